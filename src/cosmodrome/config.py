@@ -1,0 +1,276 @@
+"""Every default of every daemon, once, with its unit.
+
+A config is a frozen dataclass, checked when made. `with_properties` lays Apache's properties over one: keys are the
+attribute names in camelCase, or the alias a field declares. A key that Apache knows and this package does not obey is
+named in a warning; a key nobody knows is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Self, get_type_hints
+
+from cosmodrome.apache_keys import APACHE_KEYS
+from cosmodrome.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+DEFAULT_NAMESRV_PORT = 9876
+DEFAULT_BROKER_PORT = 10911
+DEFAULT_CONSOLE_PORT = 8780
+
+
+class FlushDiskType(StrEnum):
+    ASYNC_FLUSH = "ASYNC_FLUSH"
+    SYNC_FLUSH = "SYNC_FLUSH"
+
+
+def alias(name: str, default: Any) -> Any:
+    """A field whose Apache key is not simply its name in camelCase."""
+    return field(default=default, metadata={"alias": name})
+
+
+class _FromProperties:
+    """Shared by the configs below: building one from Apache's keys."""
+
+    @classmethod
+    def attributes_by_key(cls) -> dict[str, str]:
+        """Apache's key → our attribute."""
+        return {
+            f.metadata.get("alias") or _camel_case(f.name): f.name
+            for f in dataclasses.fields(cls)  # type: ignore[arg-type]
+        }
+
+    @classmethod
+    def values_from(cls, properties: Mapping[str, str]) -> dict[str, Any]:
+        """The attributes that `properties` set, converted to their types; other keys are left to other configs."""
+        types = get_type_hints(cls)
+        return {
+            name: _convert(key, properties[key], types[name])
+            for key, name in cls.attributes_by_key().items()
+            if key in properties
+        }
+
+    def with_properties(self, properties: Mapping[str, str]) -> Self:
+        return dataclasses.replace(self, **self.values_from(properties))  # type: ignore[type-var]
+
+
+@dataclass(frozen=True, slots=True)
+class NetConfig(_FromProperties):
+    """Limits of one listening or calling side."""
+
+    max_frame_bytes: int = 16 * MIB
+    idle_seconds: int = alias("serverChannelMaxIdleTimeSeconds", 120)
+    connect_timeout_ms: int = 3_000
+    # A peer that stops reading: its requests are paused above the high-water mark, and it is dropped when the
+    # buffer has not drained below it for this long, or when late answers push it past the hard limit.
+    write_high_water_bytes: int = 1 * MIB
+    write_limit_bytes: int = 64 * MIB
+    stalled_peer_ms: int = 30_000
+    max_in_flight: int = 65_535
+    max_handlers_per_connection: int = 4_096
+    reconnect_initial_ms: int = 50
+    reconnect_max_ms: int = 5_000
+    shutdown_grace_ms: int = 5_000
+
+    def __post_init__(self) -> None:
+        _require(self.idle_seconds > 0, "serverChannelMaxIdleTimeSeconds", "at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConfig(_FromProperties):
+    """The message store; names and defaults are Apache's MessageStoreConfig."""
+
+    store_path_root_dir: str = "store"
+    mapped_file_size_commit_log: int = 1 * GIB
+    mapped_file_size_consume_queue: int = 300_000 * 20
+    max_hash_slot_num: int = 5_000_000
+    max_index_num: int = 20_000_000
+    message_index_enable: bool = True
+    max_message_size: int = 4 * MIB
+    flush_disk_type: FlushDiskType = FlushDiskType.ASYNC_FLUSH
+    flush_interval_commit_log: int = 500
+    sync_flush_timeout: int = 5_000
+    max_transfer_bytes_on_message_in_memory: int = 256 * KIB
+    max_transfer_count_on_message_in_memory: int = 32
+    max_filter_message_size: int = 16_000
+    access_message_in_memory_max_ratio: int = 40
+
+    def __post_init__(self) -> None:
+        _require(self.mapped_file_size_commit_log >= 64 * KIB, "mappedFileSizeCommitLog", "at least 65536 bytes")
+        _require(self.mapped_file_size_consume_queue >= 20, "mappedFileSizeConsumeQueue", "at least 20 bytes")
+        _require(self.max_hash_slot_num > 0, "maxHashSlotNum", "at least 1")
+        _require(self.max_index_num > 1, "maxIndexNum", "at least 2")
+        _require(0 < self.max_message_size <= 15 * MIB, "maxMessageSize", "1 byte to 15 MiB")
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig(_FromProperties):
+    """One broker; names and defaults are Apache's BrokerConfig."""
+
+    broker_name: str = field(default_factory=socket.gethostname)
+    broker_cluster_name: str = "DefaultCluster"
+    broker_id: int = 0
+    broker_ip1: str = alias("brokerIP1", "")
+    bind_address: str = "127.0.0.1"
+    listen_port: int = DEFAULT_BROKER_PORT
+    namesrv_addr: str = ""
+    region_id: str = "DefaultRegion"
+    trace_on: bool = True
+    broker_permission: int = 6
+    auto_create_topic_enable: bool = True
+    default_topic_queue_nums: int = 8
+    cluster_topic_enable: bool = True
+    broker_topic_enable: bool = True
+    auto_create_subscription_group: bool = True
+    long_polling_enable: bool = True
+    short_polling_time_mills: int = 1_000
+    notify_consumer_ids_changed_enable: bool = True
+    flush_consumer_offset_interval: int = 5_000
+    register_name_server_period: int = 30_000
+    register_broker_timeout_mills: int = 24_000
+    channel_expired_timeout: int = 120_000
+    max_pull_hold: int = alias("maxPullHold", 100_000)
+
+    def __post_init__(self) -> None:
+        _require(bool(_NAME.fullmatch(self.broker_name)), "brokerName", "letters, digits and . _ -")
+        _require(bool(_NAME.fullmatch(self.broker_cluster_name)), "brokerClusterName", "letters, digits and . _ -")
+        _require(0 <= self.listen_port <= 65_535, "listenPort", "0 to 65535")
+        _require(self.broker_id >= 0, "brokerId", "0 (master) or more")
+        _require(0 < self.default_topic_queue_nums <= 65_535, "defaultTopicQueueNums", "1 to 65535")
+
+    @property
+    def name_servers(self) -> tuple[str, ...]:
+        return parse_addresses(self.namesrv_addr)
+
+
+@dataclass(frozen=True, slots=True)
+class NameServerConfig(_FromProperties):
+    """The name server; names and defaults are Apache's NamesrvConfig."""
+
+    bind_address: str = "127.0.0.1"
+    listen_port: int = DEFAULT_NAMESRV_PORT
+    kv_config_path: str = ""
+    scan_not_active_broker_interval: int = 10_000
+    broker_silent_ms: int = 120_000
+    order_message_enable: bool = False
+    return_order_topic_config_to_broker: bool = True
+
+    def __post_init__(self) -> None:
+        _require(0 <= self.listen_port <= 65_535, "listenPort", "0 to 65535")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConfig(_FromProperties):
+    """Producers and consumers; defaults are those of Apache's Java client."""
+
+    namesrv: str = ""
+    instance_name: str = "DEFAULT"
+    unit_name: str = ""
+    poll_route_interval_ms: int = 30_000
+    heartbeat_interval_ms: int = 30_000
+    persist_offset_interval_ms: int = 5_000
+    rebalance_interval_ms: int = 20_000
+    call_timeout_ms: int = 3_000
+
+    @property
+    def name_servers(self) -> tuple[str, ...]:
+        return parse_addresses(self.namesrv)
+
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,255}")
+
+
+def parse_addresses(text: str) -> tuple[str, ...]:
+    """`host:port;host:port` as a tuple; ConfigError names the part that is not an address."""
+    addresses = tuple(part.strip() for part in re.split(r"[;,]", text) if part.strip())
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+            raise ConfigError(f"{address!r} is not an address; write host:port, several separated by ';'")
+    return addresses
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """Apache's properties file, or ConfigError saying why it can't be read."""
+    try:
+        return parse_properties(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from error
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Java properties text. Of a key given twice the last value counts."""
+    joined = re.sub(r"(?<!\\)((?:\\\\)*)\\\r?\n[ \t\f]*", r"\1", text)
+    pairs: dict[str, str] = {}
+    for line in joined.splitlines():
+        stripped = line.lstrip(" \t\f")
+        if not stripped or stripped[0] in "#!":
+            continue
+        match = _KEY_VALUE.fullmatch(stripped)
+        assert match is not None, "every non-empty line is a key with an optional value"
+        pairs[_unescape(match[1])] = _unescape(match[2]).strip()
+    return pairs
+
+
+_KEY_VALUE = re.compile(r"((?:\\.|[^\\=:\s])*\\?)(?:\s*[=:]\s*|\s+|$)(.*)")
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)")
+_ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def _unescape(text: str) -> str:
+    def replace(match: re.Match[str]) -> str:
+        code = match[1]
+        return chr(int(code[1:], 16)) if len(code) == 5 else _ESCAPED.get(code, code)
+
+    return _ESCAPE.sub(replace, text)
+
+
+def check_keys(properties: Mapping[str, str], *configs: type[_FromProperties]) -> None:
+    """Warn about keys of Apache's that nothing here obeys; refuse keys that nobody knows."""
+    ours = {key for config in configs for key in config.attributes_by_key()}
+    strange = [key for key in properties if key not in ours]
+    unknown = sorted(key for key in strange if key not in APACHE_KEYS)
+    if unknown:
+        raise ConfigError(f"unknown key {', '.join(unknown)}: neither Apache RocketMQ nor Cosmodrome has it")
+    for key in sorted(strange):
+        log.warning("%s=%s is one of Apache's keys but has no effect here yet", key, properties[key])
+
+
+def _camel_case(name: str) -> str:
+    head, *tail = name.split("_")
+    return head + "".join(part.capitalize() for part in tail)
+
+
+def _convert(key: str, text: str, kind: Any) -> Any:
+    text = text.strip()
+    if kind is bool:
+        if text.lower() not in ("true", "false"):
+            raise ConfigError(f"{key}={text}: write true or false")
+        return text.lower() == "true"
+    try:
+        return kind(text)
+    except ValueError as error:
+        raise ConfigError(f"{key}={text}: {_expected(kind)}") from error
+
+
+def _expected(kind: Any) -> str:
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return "write one of " + ", ".join(kind)
+    return "write a whole number"
+
+
+def _require(holds: bool, key: str, accepted: str) -> None:
+    if not holds:
+        raise ConfigError(f"{key} must be {accepted}")

@@ -1,0 +1,150 @@
+"""One family of exceptions, each saying what happened and what to do next.
+
+`RequestError` is an expected refusal: the broker answers it with its `code`, the client raises it again with the
+peer's code and remark. `ProtocolError` means the peer's bytes make no sense: its connection is closed.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from cosmodrome.codes import ResponseCode
+
+
+class CosmodromeError(Exception):
+    """The root: catching it catches everything this package raises on purpose."""
+
+
+class ConfigError(CosmodromeError):
+    """A setting that cannot work; the text names the key and what it accepts."""
+
+
+class ProtocolError(CosmodromeError):
+    """Bytes that are not RocketMQ's protocol or formats."""
+
+
+class StoreError(CosmodromeError):
+    """The store directory cannot be opened, or cannot be written any more."""
+
+
+class RequestError(CosmodromeError):
+    """A request that was understood and refused."""
+
+    code: ClassVar[int] = ResponseCode.SYSTEM_ERROR
+
+
+class SystemBusy(RequestError):
+    code = ResponseCode.SYSTEM_BUSY
+
+
+class InvalidParameter(RequestError):
+    code = ResponseCode.INVALID_PARAMETER
+
+
+class MissingField(InvalidParameter):
+    def __init__(self, header: str, field: str) -> None:
+        super().__init__(f"{header} needs the field {field!r}")
+
+
+class MessageIllegal(RequestError):
+    code = ResponseCode.MESSAGE_ILLEGAL
+
+
+class ServiceNotAvailable(RequestError):
+    code = ResponseCode.SERVICE_NOT_AVAILABLE
+
+
+class NoPermission(RequestError):
+    code = ResponseCode.NO_PERMISSION
+
+
+class TopicNotFound(RequestError):
+    code = ResponseCode.TOPIC_NOT_EXIST
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"topic[{topic}] not exist, apply first please!")
+        self.topic = topic
+
+
+class RouteNotFound(RequestError):
+    code = ResponseCode.TOPIC_NOT_EXIST
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"No topic route info in name server for the topic: {topic}")
+        self.topic = topic
+
+
+class QueryNotFound(RequestError):
+    code = ResponseCode.QUERY_NOT_FOUND
+
+
+class GroupNotFound(RequestError):
+    code = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+    def __init__(self, group: str) -> None:
+        super().__init__(
+            f"subscription group [{group}] does not exist; create it or enable autoCreateSubscriptionGroup"
+        )
+        self.group = group
+
+
+class SubscriptionNotFound(RequestError):
+    code = ResponseCode.SUBSCRIPTION_NOT_EXIST
+
+
+class SubscriptionOutdated(RequestError):
+    code = ResponseCode.SUBSCRIPTION_NOT_LATEST
+
+
+class SubscriptionParseFailed(RequestError):
+    code = ResponseCode.SUBSCRIPTION_PARSE_FAILED
+
+
+class ConsumerNotOnline(RequestError):
+    code = ResponseCode.CONSUMER_NOT_ONLINE
+
+
+class RequestCodeNotSupported(RequestError):
+    code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f" request type {code} not supported")
+
+
+class ClientError(CosmodromeError):
+    """Something a producer or consumer could not do."""
+
+
+class ConnectionFailed(ClientError):
+    """The peer could not be reached, or the connection broke before the answer came."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(f"{address}: {reason}")
+        self.address = address
+
+
+class CallTimeout(ClientError):
+    """The peer did not answer before the deadline. Whether it did the work is unknown."""
+
+    def __init__(self, address: str, timeout_ms: float) -> None:
+        super().__init__(f"{address} did not answer within {timeout_ms:.0f} ms")
+        self.address = address
+
+
+class BrokerError(ClientError):
+    """A peer's refusal, as seen by the client."""
+
+    def __init__(self, code: int, remark: str, address: str) -> None:
+        name = ResponseCode(code).name if code in ResponseCode.__members__.values() else "?"
+        super().__init__(f"{address} answered {code} {name}: {remark}")
+        self.code = code
+        self.remark = remark
+        self.address = address
+
+
+class SendFailed(ClientError):
+    """A message that no broker took; the text lists the tries."""
+
+
+class InvalidMessage(ClientError, ValueError):
+    """A message that no broker would take; refused before it is sent."""

@@ -1,0 +1,296 @@
+"""The words of the system: messages, queues, topics, groups, subscriptions and routes.
+
+Everything here is data without behaviour beyond its own invariants, so every layer may use it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntFlag, StrEnum
+
+from cosmodrome.errors import InvalidParameter
+
+MASTER_ID = 0
+
+RETRY_PREFIX = "%RETRY%"
+DLQ_PREFIX = "%DLQ%"
+SYSTEM_PREFIX = "rmq_sys_"
+SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+AUTO_CREATE_TOPIC = "TBW102"
+CLIENT_INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
+
+MAX_TOPIC_LENGTH = 127
+MAX_RETRY_TOPIC_LENGTH = 255
+MAX_GROUP_LENGTH = 255
+
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+
+class Property:
+    """Names of the message properties this package reads or writes."""
+
+    KEYS = "KEYS"
+    TAGS = "TAGS"
+    WAIT = "WAIT"
+    DELAY = "DELAY"
+    RETRY_TOPIC = "RETRY_TOPIC"
+    REAL_TOPIC = "REAL_TOPIC"
+    REAL_QID = "REAL_QID"
+    UNIQ_KEY = "UNIQ_KEY"
+    MSG_REGION = "MSG_REGION"
+    TRACE_ON = "TRACE_ON"
+    CLUSTER = "CLUSTER"
+    MIN_OFFSET = "MIN_OFFSET"
+    MAX_OFFSET = "MAX_OFFSET"
+    ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
+    POP_CK = "POP_CK"
+    TRAN_MSG = "TRAN_MSG"
+
+
+class Perm(IntFlag):
+    """What may be done with a topic's queues on one broker."""
+
+    INHERIT = 1
+    WRITE = 2
+    READ = 4
+    PRIORITY = 8
+
+
+READ_WRITE = int(Perm.READ | Perm.WRITE)
+
+
+class MessageModel(StrEnum):
+    BROADCASTING = "BROADCASTING"
+    CLUSTERING = "CLUSTERING"
+
+
+class ConsumeType(StrEnum):
+    ACTIVELY = "CONSUME_ACTIVELY"
+    PASSIVELY = "CONSUME_PASSIVELY"
+    POP = "CONSUME_POP"
+
+
+class ConsumeFrom(StrEnum):
+    """Where a group starts on a queue for which no offset is stored."""
+
+    LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
+    FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
+    TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
+
+
+def check_topic(topic: str) -> str:
+    """The topic itself, or InvalidParameter. Nothing may become a path before it passed here."""
+    limit = MAX_RETRY_TOPIC_LENGTH if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else MAX_TOPIC_LENGTH
+    return _check_name("topic", topic, limit)
+
+
+def check_group(group: str) -> str:
+    """The group itself, or InvalidParameter."""
+    return _check_name("group", group, MAX_GROUP_LENGTH)
+
+
+def _check_name(kind: str, name: str, limit: int) -> str:
+    if not name:
+        raise InvalidParameter(f"the {kind} name is empty")
+    if len(name) > limit:
+        raise InvalidParameter(f"the {kind} name has {len(name)} characters; at most {limit} are allowed")
+    if not _NAME.fullmatch(name):
+        raise InvalidParameter(f"the {kind} name {name!r} is illegal; allowed are letters, digits and % | _ -")
+    return name
+
+
+def retry_topic(group: str) -> str:
+    return RETRY_PREFIX + group
+
+
+def dead_letter_topic(group: str) -> str:
+    return DLQ_PREFIX + group
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MessageQueue:
+    """One queue of a topic on one broker. Sorting is Apache's: topic, broker, queue."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+
+@dataclass(slots=True)
+class Message:
+    """What an application sends.
+
+    `keys` may be a string of blank-separated keys or a list of keys without blanks. System properties
+    (TAGS, KEYS, …) are set through their own fields, never through `properties`.
+    """
+
+    topic: str
+    body: bytes
+    tags: str = ""
+    keys: str | list[str] = ""
+    properties: dict[str, str] = field(default_factory=dict)
+    flag: int = 0
+    delay_level: int = 0
+    wait_store_ok: bool = True
+
+
+@dataclass(slots=True)
+class ReceivedMessage:
+    """What an application receives; `body` is already decompressed, `properties` hold everything that was stored."""
+
+    topic: str
+    body: bytes
+    properties: dict[str, str]
+    flag: int
+    sys_flag: int
+    queue: MessageQueue
+    queue_offset: int
+    commit_log_offset: int
+    born_timestamp: int
+    born_host: str
+    store_timestamp: int
+    store_host: str
+    reconsume_times: int
+    offset_msg_id: str
+    store_size: int
+
+    @property
+    def msg_id(self) -> str:
+        """The producer's unique id, or the place of the message when there is none."""
+        return self.properties.get(Property.UNIQ_KEY, self.offset_msg_id)
+
+    @property
+    def tags(self) -> str:
+        return self.properties.get(Property.TAGS, "")
+
+    @property
+    def keys(self) -> str:
+        return self.properties.get(Property.KEYS, "")
+
+
+class SendStatus(StrEnum):
+    SEND_OK = "SEND_OK"
+    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+    FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
+    SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
+
+
+@dataclass(frozen=True, slots=True)
+class SendResult:
+    """Where a message went. For a batch, both ids are comma-joined and `queue_offset` is the first message's."""
+
+    status: SendStatus
+    msg_id: str
+    offset_msg_id: str
+    queue: MessageQueue
+    queue_offset: int
+    transaction_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DataVersion:
+    """Which state of a config table this is. Equal only if all three agree."""
+
+    timestamp: int = 0
+    counter: int = 0
+    state_version: int = 0
+
+    def next(self, now_ms: int) -> DataVersion:
+        return DataVersion(now_ms, self.counter + 1, self.state_version)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """A topic on one broker."""
+
+    name: str
+    read_queues: int = 16
+    write_queues: int = 16
+    perm: int = READ_WRITE
+    filter_type: str = "SINGLE_TAG"
+    sys_flag: int = 0
+    order: bool = False
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def readable(self) -> bool:
+        return bool(self.perm & Perm.READ)
+
+    @property
+    def writable(self) -> bool:
+        return bool(self.perm & Perm.WRITE)
+
+    @property
+    def inheritable(self) -> bool:
+        return bool(self.perm & Perm.INHERIT)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupConfig:
+    """A consumer group on one broker (Apache's SubscriptionGroupConfig)."""
+
+    name: str
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    consume_message_orderly: bool = False
+    retry_queues: int = 1
+    retry_max_times: int = 16
+    broker_id: int = MASTER_ID
+    which_broker_when_consume_slowly: int = 1
+    notify_consumer_ids_changed_enable: bool = True
+    sys_flag: int = 0
+    consume_timeout_minute: int = 15
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+
+ALL_TAGS = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What a group wants of one topic. Use `filter.tags.subscription` to build one from an expression."""
+
+    topic: str
+    expression: str = ALL_TAGS
+    tags: frozenset[str] = frozenset()
+    codes: frozenset[int] = frozenset()
+    version: int = 0
+    expression_type: str = "TAG"
+    class_filter: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class QueueData:
+    """How many queues a topic has on one broker, as the name server tells it."""
+
+    broker_name: str
+    read_queues: int
+    write_queues: int
+    perm: int
+    sys_flag: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerData:
+    """The addresses of one broker group: id 0 is the master."""
+
+    cluster: str
+    broker_name: str
+    addresses: Mapping[int, str]
+    acting_master: bool = False
+
+    @property
+    def master(self) -> str | None:
+        return self.addresses.get(MASTER_ID)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where a topic lives."""
+
+    queues: tuple[QueueData, ...]
+    brokers: tuple[BrokerData, ...]
+    order_conf: str | None = None
