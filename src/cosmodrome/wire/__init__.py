@@ -1,0 +1,1 @@
+"""Bytes ↔ objects. Everything here is pure: no socket, no file, no clock."""

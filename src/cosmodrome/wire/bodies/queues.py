@@ -1,0 +1,144 @@
+"""Bodies about single queues: locks, resets, statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+from cosmodrome.model import MessageQueue
+from cosmodrome.wire import fastjson
+from cosmodrome.wire.bodies.fields import Body, Fields, Json, as_int, queue_from, queues_from
+
+
+def encode_locked(queues: Iterable[MessageQueue]) -> bytes:
+    """LOCK_BATCH_MQ's answer: the queues its client now holds."""
+    return fastjson.dumps({"lockOKMQSet": list(queues)})
+
+
+def decode_locked(data: bytes | memoryview) -> tuple[MessageQueue, ...]:
+    return queues_from(Fields.parse(data), "lockOKMQSet")
+
+
+@dataclass(frozen=True, slots=True)
+class LockBatch(Body):
+    """LOCK_BATCH_MQ and UNLOCK_BATCH_MQ: the queues one client wants to hold, or gives back."""
+
+    consumer_group: str
+    client_id: str
+    queues: tuple[MessageQueue, ...] = ()
+    only_this_broker: bool = False
+
+    def to_json(self) -> Json:
+        return {
+            "clientId": self.client_id,
+            "consumerGroup": self.consumer_group,
+            "mqSet": list(self.queues),
+            "onlyThisBroker": self.only_this_broker,
+        }
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> Self:
+        return cls(
+            consumer_group=fields.text("consumerGroup"),
+            client_id=fields.text("clientId"),
+            queues=queues_from(fields, "mqSet"),
+            only_this_broker=fields.flag("onlyThisBroker"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ResetOffsets(Body):
+    """Where a group shall go on: RESET_CONSUMER_CLIENT_OFFSET. Go reads only the form with raw keys, written here."""
+
+    offsets: Mapping[MessageQueue, int] = field(default_factory=dict)
+
+    def to_json(self) -> Json:
+        return {"offsetTable": dict(self.offsets)}
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> Self:
+        if isinstance(fields.get("offsetTable"), list):  # as C++ clients are told
+            return cls({queue_from(item): item.int64("offset") for item in fields.objects("offsetTable")})
+        return cls({queue: as_int(offset, 0, 64, "an offset") for queue, offset in fields.queue_keys("offsetTable")})
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOffset:
+    """What one queue holds."""
+
+    min_offset: int = 0
+    max_offset: int = 0
+    last_update_timestamp: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicStats(Body):
+    """What each queue of a topic holds: GET_TOPIC_STATS_INFO."""
+
+    offsets: Mapping[MessageQueue, TopicOffset] = field(default_factory=dict)
+    put_tps: float = 0.0
+
+    def to_json(self) -> Json:
+        table = {
+            queue: {
+                "lastUpdateTimestamp": offset.last_update_timestamp,
+                "maxOffset": offset.max_offset,
+                "minOffset": offset.min_offset,
+            }
+            for queue, offset in self.offsets.items()
+        }
+        return {"offsetTable": table, "topicPutTps": self.put_tps}
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> Self:
+        table = {queue: Fields.of(item, "an offset") for queue, item in fields.queue_keys("offsetTable")}
+        offsets = {
+            queue: TopicOffset(item.int64("minOffset"), item.int64("maxOffset"), item.int64("lastUpdateTimestamp"))
+            for queue, item in table.items()
+        }
+        return cls(offsets, fields.real("topicPutTps"))
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeOffset:
+    """How far a group is on one queue; `last_timestamp` is when the last consumed message was stored."""
+
+    broker_offset: int = 0
+    consumer_offset: int = 0
+    last_timestamp: int = 0
+    pull_offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeStats(Body):
+    """How far a group is on each of its queues: GET_CONSUME_STATS."""
+
+    offsets: Mapping[MessageQueue, ConsumeOffset] = field(default_factory=dict)
+    consume_tps: float = 0.0
+
+    def to_json(self) -> Json:
+        table = {
+            queue: {
+                "brokerOffset": offset.broker_offset,
+                "consumerOffset": offset.consumer_offset,
+                "lastTimestamp": offset.last_timestamp,
+                "pullOffset": offset.pull_offset,
+            }
+            for queue, offset in self.offsets.items()
+        }
+        return {"consumeTps": self.consume_tps, "offsetTable": table}
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> Self:
+        table = {queue: Fields.of(item, "an offset") for queue, item in fields.queue_keys("offsetTable")}
+        offsets = {
+            queue: ConsumeOffset(
+                item.int64("brokerOffset"),
+                item.int64("consumerOffset"),
+                item.int64("lastTimestamp"),
+                item.int64("pullOffset"),
+            )
+            for queue, item in table.items()
+        }
+        return cls(offsets, fields.real("consumeTps"))

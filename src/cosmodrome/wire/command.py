@@ -1,0 +1,244 @@
+"""Commands: requests and replies, with JSON or binary headers.
+
+A reply carries its request's opaque number and the response bit, and is encoded the way the request was.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import orjson
+
+from cosmodrome.codes import OUR_VERSION, Language, ResponseCode
+from cosmodrome.errors import ProtocolError
+from cosmodrome.wire import binary_header, fastjson
+from cosmodrome.wire.frame import BINARY, JSON, MAX_HEADER_BYTES, Frame, frame_head
+from cosmodrome.wire.header import Header
+
+RESPONSE_BIT: Final = 1
+ONEWAY_BIT: Final = 2
+
+_LANGUAGES: Final = {member.name: member.value for member in Language}
+_LANGUAGE_NAMES: Final = {member.value: member.name for member in Language}
+_OUR_LANGUAGE: Final = int(Language.PYTHON)
+_OTHER_LANGUAGE: Final = int(Language.OTHER)
+_OUR_VERSION: Final = int(OUR_VERSION)
+_SUCCESS: Final = int(ResponseCode.SUCCESS)
+
+
+class Command:
+    """One request or reply. `fields` are always text, whatever the peer sent."""
+
+    __slots__ = ("body", "code", "fields", "flag", "language", "opaque", "remark", "serializer", "version")
+
+    def __init__(
+        self,
+        code: int,
+        fields: dict[str, str],
+        body: bytes | memoryview = b"",
+        *,
+        opaque: int = 0,
+        flag: int = 0,
+        remark: str | None = None,
+        language: int = _OUR_LANGUAGE,
+        version: int = _OUR_VERSION,
+        serializer: int = JSON,
+    ) -> None:
+        self.code = code
+        self.fields = fields
+        self.body = body
+        self.opaque = opaque
+        self.flag = flag
+        self.remark = remark
+        self.language = language
+        self.version = version
+        self.serializer = serializer
+
+    def __repr__(self) -> str:
+        kind = "reply" if self.is_response else "oneway" if self.is_oneway else "request"
+        remark = f", remark={self.remark!r}" if self.remark else ""
+        return f"<{kind} {self.code} opaque={self.opaque} {self.fields}{remark} body={len(self.body)} B>"
+
+    @property
+    def is_response(self) -> bool:
+        return bool(self.flag & RESPONSE_BIT)
+
+    @property
+    def is_oneway(self) -> bool:
+        return bool(self.flag & ONEWAY_BIT)
+
+    @classmethod
+    def request(
+        cls,
+        code: int,
+        header: Header | None = None,
+        body: bytes | memoryview = b"",
+        *,
+        oneway: bool = False,
+        fields: dict[str, str] | None = None,
+        serializer: int = JSON,
+    ) -> Command:
+        """A request; `fields` are extras beside the typed header. The connection gives it its opaque number."""
+        texts = header.fields() if header is not None else {}
+        if fields:
+            texts.update(fields)
+        return cls(int(code), texts, body, flag=ONEWAY_BIT if oneway else 0, serializer=serializer)
+
+    def reply(
+        self,
+        code: int = _SUCCESS,
+        header: Header | None = None,
+        body: bytes | memoryview = b"",
+        *,
+        remark: str | None = None,
+        fields: dict[str, str] | None = None,
+    ) -> Command:
+        texts = header.fields() if header is not None else {}
+        if fields:
+            texts.update(fields)
+        return Command(
+            code,
+            texts,
+            body,
+            opaque=self.opaque,
+            flag=RESPONSE_BIT,
+            remark=remark,
+            serializer=self.serializer,
+        )
+
+    def head(self) -> bytes:
+        """The encoded command without its body, so that a large body need not be copied behind it."""
+        encoded = _encode_json(self) if self.serializer == JSON else _encode_binary(self)
+        if len(encoded) > MAX_HEADER_BYTES:
+            raise ProtocolError(f"a header of {len(encoded)} bytes does not fit a frame")
+        return frame_head(self.serializer, encoded, len(self.body))
+
+    def encode(self) -> bytes:
+        return b"".join((self.head(), self.body))
+
+    @classmethod
+    def decode(cls, frame: Frame) -> Command:
+        """The command in a frame, or ProtocolError."""
+        if frame.serializer == JSON:
+            return _decode_json(frame.header, frame.body)
+        if frame.serializer == BINARY:
+            return _decode_binary(frame.header, frame.body)
+        raise ProtocolError(f"unknown header type {frame.serializer}; JSON is 0, ROCKETMQ is 1")
+
+
+def _encode_json(command: Command) -> bytes:
+    header: dict[str, Any] = {
+        "code": command.code,
+        "extFields": command.fields,
+        "flag": command.flag,
+        "language": _LANGUAGE_NAMES.get(command.language, "OTHER"),
+        "opaque": command.opaque,
+        "serializeTypeCurrentRPC": "JSON",
+        "version": command.version,
+    }
+    if command.remark is not None:
+        header["remark"] = command.remark
+    return orjson.dumps(header)
+
+
+def _decode_json(header: bytes, body: bytes) -> Command:
+    try:
+        values = orjson.loads(header)
+    except orjson.JSONDecodeError:
+        values = _lenient(header)
+    if type(values) is not dict:
+        raise ProtocolError("the header is not a JSON object")
+    get = values.get
+    fields = get("extFields")
+    if fields is None:
+        fields = {}
+    elif type(fields) is not dict:
+        raise ProtocolError("extFields is not a JSON object")
+    for value in fields.values():
+        if type(value) is not str:
+            fields = _as_text(fields)
+            break
+    remark = get("remark")
+    return Command(
+        _int32(get("code", 0)),
+        fields,
+        body,
+        opaque=_int32(get("opaque", 0)),
+        flag=_int32(get("flag", 0)),
+        remark=remark if remark is None or type(remark) is str else _json_text(remark),
+        language=_language(get("language")),
+        version=_int32(get("version", 0)),
+    )
+
+
+def _lenient(header: bytes) -> Any:
+    """What strict JSON refuses and fastjson reads, where even a field's name may be a number."""
+    values = fastjson.loads(header)
+    if isinstance(values, dict) and isinstance(values.get("extFields"), dict):
+        values["extFields"] = _as_text(values["extFields"])
+    return values
+
+
+def _as_text(fields: dict[Any, Any]) -> dict[str, str]:
+    """Node sends numbers and booleans; they become what Java would have sent."""
+    return {
+        str(key): value if type(value) is str else _json_text(value)
+        for key, value in fields.items()
+        if value is not None
+    }
+
+
+def _json_text(value: Any) -> str:
+    try:
+        return fastjson.dumps(value).decode()
+    except ValueError as error:
+        raise ProtocolError(f"a header field has no text: {error}") from error
+
+
+def _int32(value: Any) -> int:
+    """fastjson's idea of an int: a number, or text that holds one."""
+    if type(value) is not int:
+        try:
+            value = int(value)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ProtocolError(f"{value!r:.40} is not a number") from error
+    if not -0x80000000 <= value <= 0x7FFFFFFF:
+        raise ProtocolError(f"{value!r:.40} does not fit 32 bits")
+    return int(value)
+
+
+def _language(name: Any) -> int:
+    """A name in any case, an ordinal, or nothing at all, which Java reads as JAVA."""
+    if type(name) is str:
+        return _LANGUAGES.get(name.upper(), _OTHER_LANGUAGE)
+    if name is None:
+        return int(Language.JAVA)
+    number = _int32(name)
+    return number if number in _LANGUAGE_NAMES else _OTHER_LANGUAGE
+
+
+def _encode_binary(command: Command) -> bytes:
+    return binary_header.encode(
+        command.code,
+        command.language,
+        command.version,
+        command.opaque,
+        command.flag,
+        command.remark,
+        command.fields,
+    )
+
+
+def _decode_binary(header: bytes, body: bytes) -> Command:
+    code, language, version, opaque, flag, remark, fields = binary_header.decode(header)
+    return Command(
+        code,
+        fields,
+        body,
+        opaque=opaque,
+        flag=flag,
+        remark=remark,
+        language=language,
+        version=version,
+        serializer=BINARY,
+    )

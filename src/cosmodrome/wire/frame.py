@@ -1,0 +1,85 @@
+"""Frames: how commands are laid end to end on a connection.
+
+| bytes that follow 4 | serializer 1 | header size 3 | header | body |
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from cosmodrome.errors import ProtocolError
+
+JSON = 0
+BINARY = 1
+
+PREFIX_SIZE = 8
+MAX_FRAME_BYTES = 16 * 1024 * 1024
+MAX_HEADER_BYTES = 0xFFFFFF
+
+_PREFIX = struct.Struct(">iI")  # a negative length is refused like one that is too large
+
+
+class Frame(NamedTuple):
+    serializer: int
+    header: bytes
+    body: bytes
+
+
+class FrameDecoder:
+    """Cut a byte stream into frames. Bytes in, whole frames out; it has never heard of a socket.
+
+    A length that cannot be right is refused on sight, before its bytes are waited for; frames that came before it
+    are still handed out. What waits here is at most one frame and the bytes of one read.
+    """
+
+    def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+        self._max_size = max_frame_bytes - 4
+        self._data: bytes | bytearray = b""
+        self._position = 0
+
+    def feed(self, data: bytes) -> None:
+        position = self._position
+        pending = self._data
+        if position == len(pending):  # the usual case: every frame was taken, so nothing is copied
+            self._data = data
+            self._position = 0
+            return
+        if isinstance(pending, bytearray):
+            del pending[:position]
+            pending += data
+        else:
+            self._data = bytearray(pending[position:]) + data
+        self._position = 0
+
+    def take(self) -> Frame | None:
+        """The next whole frame, or None until more bytes come."""
+        data = self._data
+        start = self._position
+        available = len(data) - start
+        if available < PREFIX_SIZE:
+            return None
+        size, word = _PREFIX.unpack_from(data, start)
+        header_size = word & 0xFFFFFF
+        if not 4 + header_size <= size <= self._max_size:
+            raise ProtocolError(f"frame of {size} bytes with a header of {header_size}; limit {self._max_size}")
+        if available < size + 4:
+            return None
+        body = start + PREFIX_SIZE + header_size
+        end = start + 4 + size
+        self._position = end
+        return Frame(word >> 24, bytes(data[start + PREFIX_SIZE : body]), bytes(data[body:end]))
+
+    @property
+    def pending_bytes(self) -> int:
+        return len(self._data) - self._position
+
+
+def frame_head(serializer: int, header: bytes, body_size: int) -> bytes:
+    """Everything of a frame but its body."""
+    size = len(header)
+    return _PREFIX.pack(4 + size + body_size, serializer << 24 | size) + header
+
+
+def encode_frame(frame: Frame) -> bytes:
+    return frame_head(frame.serializer, frame.header, len(frame.body)) + frame.body

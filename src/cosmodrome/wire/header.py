@@ -1,0 +1,156 @@
+"""Typed headers: a dataclass per request or reply, with its wire names.
+
+    @header
+    class GetMaxOffset(Header):
+        topic: str
+        queue_id: int                          # "queueId" on the wire
+        committed: bool = True                 # optional: has a default
+        broker_name: str | None = wire("bname", default=None)
+
+A field without default is required. Decoding converts text to the field's type; encoding leaves None out. Both
+functions are compiled once per class, as dataclasses compile `__init__`, because they run for every message.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Callable, Mapping
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Self,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from cosmodrome.errors import InvalidParameter, MissingField
+
+if TYPE_CHECKING:
+    from cosmodrome.wire.command import Command
+
+T = TypeVar("T", bound="Header")
+Decode = Callable[[Mapping[str, str]], Any]
+Encode = Callable[[Any], dict[str, str]]
+
+
+class Header:
+    """What every typed header can do."""
+
+    __slots__ = ()
+    _decode: ClassVar[Decode]
+    _encode: ClassVar[Encode]
+
+    @classmethod
+    def decode(cls, command: Command) -> Self:
+        """This header out of a command's fields; MissingField or InvalidParameter when they don't make one."""
+        decoded: Self = cls._decode(command.fields)
+        return decoded
+
+    def fields(self) -> dict[str, str]:
+        """The wire form, all values text."""
+        return type(self)._encode(self)
+
+
+def wire(name: str, *, default: Any = dataclasses.MISSING, short: str | None = None) -> Any:
+    """A field whose wire name is not its own in camelCase; `short` is its name in lettered (V2) headers."""
+    return dataclasses.field(default=default, metadata={"name": name, "short": short})
+
+
+@dataclass_transform(field_specifiers=(wire,))
+def header(cls: type[T]) -> type[T]:
+    made: type[T] = dataclasses.dataclass(slots=True)(cls)
+    names = {f.name: f.metadata.get("name") or camel_case(f.name) for f in dataclasses.fields(made)}  # type: ignore[arg-type]
+    made._decode = compile_decode(made, names)
+    made._encode = compile_encode(made, names)
+    return made
+
+
+def camel_case(name: str) -> str:
+    head, *tail = name.split("_")
+    return head + "".join(part.capitalize() for part in tail)
+
+
+def short_names(cls: type[Header]) -> dict[str, str]:
+    """Attribute → letter, for the headers that have a lettered form."""
+    return {f.name: f.metadata["short"] for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+
+
+def compile_decode(cls: type[Header], names: Mapping[str, str]) -> Decode:
+    """A function from wire fields to an instance."""
+    hints = get_type_hints(cls)
+    arguments, defaults = [], {}
+    for f in dataclasses.fields(cls):  # type: ignore[arg-type]
+        key = repr(names[f.name])
+        if f.default is dataclasses.MISSING:
+            arguments.append(_FROM_TEXT[_plain(hints[f.name])].format(f"fields[{key}]"))
+        else:
+            defaults[f"default_{f.name}"] = f.default
+            value = _FROM_TEXT[_plain(hints[f.name])].format("text")
+            arguments.append(f"{value} if (text := get({key})) is not None else default_{f.name}")
+    source = f"""
+def decode(fields):
+    get = fields.get
+    try:
+        return cls({", ".join(arguments)})
+    except KeyError as missing:
+        raise MissingField({cls.__name__!r}, missing.args[0]) from None
+    except ValueError as error:
+        raise InvalidParameter(f"{cls.__name__}: {{error}}") from None
+"""
+    decode: Decode = _compiled(source, "decode", cls=cls, **defaults)
+    return decode
+
+
+def compile_encode(cls: type[Header], names: Mapping[str, str]) -> Encode:
+    """A function from an instance to wire fields."""
+    hints = get_type_hints(cls)
+    required, optional = [], []
+    for f in dataclasses.fields(cls):  # type: ignore[arg-type]
+        text = _TO_TEXT[_plain(hints[f.name])].format(f"self.{f.name}")
+        if _is_optional(hints[f.name]):
+            optional.append(f"    if self.{f.name} is not None:\n        fields[{names[f.name]!r}] = {text}")
+        else:
+            required.append(f"{names[f.name]!r}: {text}")
+    body = "\n".join(optional)
+    source = f"def encode(self):\n    fields = {{{', '.join(required)}}}\n{body}\n    return fields\n"
+    encode: Encode = _compiled(source, "encode")
+    return encode
+
+
+# Java's numbers have at most 64 bits, and a larger one would go through here into files that cannot hold it.
+_FROM_TEXT = {
+    str: "{0}",
+    int: "(n if -0x8000000000000000 <= (n := int({0})) <= 0x7FFFFFFFFFFFFFFF else too_large())",
+    bool: '({0}.lower() == "true")',
+}
+_TO_TEXT = {str: "{0}", int: "str({0})", bool: '("true" if {0} else "false")'}
+
+
+def _compiled(source: str, name: str, **names: Any) -> Any:
+    known = {"MissingField": MissingField, "InvalidParameter": InvalidParameter, "too_large": _too_large}
+    namespace: dict[str, Any] = {**known, **names}
+    exec(source, namespace)  # our own text, made of attribute names of classes in this package
+    return namespace[name]
+
+
+def _too_large() -> int:
+    raise ValueError("a number of more than 64 bits")
+
+
+def _is_optional(hint: Any) -> bool:
+    return get_origin(hint) in (Union, types.UnionType)
+
+
+def _plain(hint: Any) -> type:
+    """`int` of `int | None`."""
+    if _is_optional(hint):
+        (hint,) = (arm for arm in get_args(hint) if arm is not type(None))
+    assert hint in _FROM_TEXT, f"a header field is str, int or bool, not {hint}"
+    plain: type = hint
+    return plain

@@ -1,0 +1,46 @@
+"""The properties string of a message.
+
+    name \\x01 value \\x02 name \\x01 value \\x02 …       the last \\x02 may be missing (Java 4.9.1 to 5.1.4)
+
+Reading never fails: an item without a name or without a value is not there, and of two items with one name
+the last counts. `find` and `decode` always agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+NAME_END = "\x01"
+VALUE_END = "\x02"
+
+MAX_SIZE_BYTES = 32767
+
+
+def encode(properties: Mapping[str, str]) -> str:
+    """Every property in the mapping's order, ending with the separator. Names and values hold no separators."""
+    return "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
+
+
+def decode(raw: str) -> dict[str, str]:
+    found = {}
+    for item in raw.split(VALUE_END):
+        name, _, value = item.partition(NAME_END)
+        if value and name:
+            found[name] = value
+    return found
+
+
+def find(raw: str, name: str) -> str | None:
+    """The value of one property without reading the others. `name` is not empty and holds no separators."""
+    _, mark, rest = f"\x02{raw}".rpartition(f"\x02{name}\x01")
+    if not mark:
+        return None
+    # An empty value does not count, but an earlier one of that name does: rare enough for the long way.
+    return rest.partition(VALUE_END)[0] or decode(raw).get(name)
+
+
+def append(raw: str, name: str, value: str) -> str:
+    """`raw` with one more property behind it, which therefore wins over an earlier one of that name."""
+    if raw and not raw.endswith(VALUE_END):
+        return f"{raw}\x02{name}\x01{value}\x02"
+    return f"{raw}{name}\x01{value}\x02"

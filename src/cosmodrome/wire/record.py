@@ -1,0 +1,441 @@
+"""The stored message: the same bytes on disk, to replicas and to consumers.
+
+    | size 4 | magic 4 | body crc 4 | queue id 4 | flag 4 | queue offset 8 | physical offset 8 | sys flag 4 |
+    | born time 8 | born ip 4 or 16 | born port 4 | store time 8 | store ip 4 or 16 | store port 4 |
+    | reconsume times 4 | prepared transaction offset 8 | body size 4 | body |
+    | topic size 1 (V1) or 2 (V2) | topic | properties size 2 | properties |
+
+Sizes always agree: the parts fill the record exactly, or it is not a record. Everything up to the born host lies at
+the same place in every record; the sys flag says how long the two hosts are.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import zlib
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from cosmodrome.errors import ProtocolError
+from cosmodrome.wire.properties import MAX_SIZE_BYTES as MAX_PROPERTIES_BYTES
+
+MAGIC_V1 = 0xDAA320A7
+MAGIC_V2 = 0xDAA320AB
+BLANK_MAGIC = 0xCBD43194  # the rest of a commit log file holds no record; never sent
+
+MAX_V1_TOPIC_BYTES = 127
+_MAX_TOPIC_BYTES = {MAGIC_V1: MAX_V1_TOPIC_BYTES, MAGIC_V2: 32767}  # Java's size fields are signed
+CRC_MASK = 0x7FFFFFFF
+
+# Where the fields lie that are known only once the place in the log is.
+QUEUE_OFFSET_AT = 20
+PHYSICAL_OFFSET_AT = 28
+SYS_FLAG_AT = 36
+
+HOST_V4_SIZE = 8
+HOST_V6_SIZE = 20
+_V6_EXTRA = HOST_V6_SIZE - HOST_V4_SIZE
+
+_CACHED_HOSTS = 4096
+
+
+class SysFlag:
+    """The bits of a record's sys flag."""
+
+    COMPRESSED = 0x1
+    MULTI_TAGS = 0x2
+    PREPARED = 0x4
+    COMMIT = 0x8
+    ROLLBACK = 0xC
+    TRANSACTION_MASK = 0xC
+    BORN_V6 = 0x10
+    STORE_V6 = 0x20
+    NEED_UNWRAP = 0x40
+    INNER_BATCH = 0x80
+    COMPRESSION_MASK = 0x700
+
+
+_V6_MASK = SysFlag.BORN_V6 | SysFlag.STORE_V6
+_HEAD_V4 = struct.Struct(">iIiiiqqiq8sq8siqi")
+# By the two IPv6 bits of the sys flag.
+_HEADS = {
+    0: _HEAD_V4,
+    SysFlag.BORN_V6: struct.Struct(">iIiiiqqiq20sq8siqi"),
+    SysFlag.STORE_V6: struct.Struct(">iIiiiqqiq8sq20siqi"),
+    _V6_MASK: struct.Struct(">iIiiiqqiq20sq20siqi"),
+}
+_HEAD_V4_SIZE = _HEAD_V4.size
+_PREFIX = struct.Struct(">iI")
+_I32 = struct.Struct(">i")
+_PLACE = struct.Struct(">qq")
+_TIME = struct.Struct(">q")
+
+MIN_SIZE = _HEAD_V4_SIZE + 3
+
+
+def size_of(
+    body_size: int,
+    topic_size: int,
+    properties_size: int,
+    *,
+    born_v6: bool = False,
+    store_v6: bool = False,
+    v2: bool = False,
+) -> int:
+    """Bytes of a whole record."""
+    return MIN_SIZE + body_size + topic_size + properties_size + _V6_EXTRA * (born_v6 + store_v6) + v2
+
+
+def encode_record(
+    topic: bytes,
+    body: bytes | memoryview,
+    properties: bytes,
+    *,
+    queue_id: int,
+    flag: int,
+    sys_flag: int,
+    born_timestamp: int,
+    born_host: bytes,
+    store_timestamp: int,
+    store_host: bytes,
+    queue_offset: int = 0,
+    physical_offset: int = 0,
+    reconsume_times: int = 0,
+    prepared_transaction_offset: int = 0,
+) -> bytes:
+    """One record; hosts as `pack_host` makes them, and the sys flag's IPv6 bits follow from them.
+
+    A topic above 127 bytes makes it a V2 record. ProtocolError when a part does not fit its size field.
+    """
+    body_size = len(body)
+    topic_size = len(topic)
+    properties_size = len(properties)
+    if len(born_host) == 8 == len(store_host):
+        head, sys_flag, size = _HEAD_V4, sys_flag & ~0x30, 91 + body_size + topic_size + properties_size
+    else:
+        sys_flag = _with_v6_bits(sys_flag, born_host, store_host)
+        head = _HEADS[sys_flag & _V6_MASK]
+        size = head.size + 3 + body_size + topic_size + properties_size
+    try:
+        if topic_size <= 127:
+            magic, topic_mark = MAGIC_V1, topic_size.to_bytes(1)
+        else:
+            magic, topic_mark, size = MAGIC_V2, _short(topic_size), size + 1
+        return b"".join(
+            (
+                head.pack(
+                    size,
+                    magic,
+                    zlib.crc32(body) & 0x7FFFFFFF,
+                    queue_id,
+                    flag,
+                    queue_offset,
+                    physical_offset,
+                    sys_flag,
+                    born_timestamp,
+                    born_host,
+                    store_timestamp,
+                    store_host,
+                    reconsume_times,
+                    prepared_transaction_offset,
+                    body_size,
+                ),
+                body,
+                topic_mark,
+                topic,
+                _short(properties_size),
+                properties,
+            )
+        )
+    except (struct.error, OverflowError) as error:
+        raise ProtocolError(f"a message that no record can hold: {error}") from None
+
+
+_short = struct.Struct(">h").pack
+
+
+def _with_v6_bits(sys_flag: int, born_host: bytes, store_host: bytes) -> int:
+    for host in (born_host, store_host):
+        if len(host) not in (HOST_V4_SIZE, HOST_V6_SIZE):
+            raise ProtocolError(f"a packed host has 8 or 20 bytes, not {len(host)}")
+    born = SysFlag.BORN_V6 if len(born_host) == HOST_V6_SIZE else 0
+    store = SysFlag.STORE_V6 if len(store_host) == HOST_V6_SIZE else 0
+    return sys_flag & ~_V6_MASK | born | store
+
+
+def store_timestamp_at(sys_flag: int) -> int:
+    """Where the store time lies, counted from the record's start."""
+    return 68 if sys_flag & SysFlag.BORN_V6 else 56
+
+
+def place(
+    buffer: bytearray | memoryview,
+    position: int,
+    *,
+    queue_offset: int,
+    physical_offset: int,
+    store_timestamp: int,
+) -> None:
+    """Write into an encoded record what is known only once its place in the log is."""
+    _PLACE.pack_into(buffer, position + QUEUE_OFFSET_AT, queue_offset, physical_offset)
+    (sys_flag,) = _I32.unpack_from(buffer, position + SYS_FLAG_AT)
+    _TIME.pack_into(buffer, position + store_timestamp_at(sys_flag), store_timestamp)
+
+
+class RecordHead(NamedTuple):
+    """Everything of a record but its body and where it came from: what dispatch and recovery look at."""
+
+    size: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    sys_flag: int
+    store_timestamp: int
+    reconsume_times: int
+    prepared_transaction_offset: int
+    body_crc: int
+    body_at: int
+    body_size: int
+    properties: str
+
+
+_new_head = tuple.__new__  # half the time of RecordHead(…)
+
+
+def head_at(view: bytes | bytearray | memoryview, position: int, limit: int) -> RecordHead:
+    """The head of the record at `position`, which must end at or before `limit`; ProtocolError if there is none.
+
+    The body is not touched; `body_at` says where in `view` it lies.
+    """
+    fields, topic_at, topic_end, end = _bounds(view, position, limit)
+    size, _, crc, queue_id, _, queue_offset, physical_offset, sys_flag = fields[:8]
+    store_timestamp, _, reconsume_times, prepared_offset, body_size = fields[10:]
+    return _new_head(
+        RecordHead,
+        (
+            size,
+            str(view[topic_at:topic_end], "utf-8", "replace"),
+            queue_id,
+            queue_offset,
+            physical_offset,
+            sys_flag,
+            store_timestamp,
+            reconsume_times,
+            prepared_offset,
+            crc,
+            position + _HEADS[sys_flag & _V6_MASK].size,
+            body_size,
+            str(view[topic_end + 2 : end], "utf-8", "replace"),
+        ),
+    )
+
+
+def check_at(view: bytes | bytearray | memoryview, position: int, limit: int, *, crc: bool = True) -> int:
+    """The size of the whole, sound record at `position`, ending at or before `limit`; ProtocolError if there is none.
+
+    With `crc`, its body is read too.
+    """
+    fields = _bounds(view, position, limit)[0]
+    size, body_crc, body_size = fields[0], fields[2], fields[14]
+    if crc and body_size:
+        body_at = position + _HEADS[fields[7] & _V6_MASK].size
+        if zlib.crc32(view[body_at : body_at + body_size]) & CRC_MASK != body_crc:
+            raise ProtocolError(f"the body of the record at {position} does not match its checksum")
+    return int(size)
+
+
+def magic_at(view: bytes | bytearray | memoryview, position: int) -> tuple[int, int]:
+    """The (size, magic) that begin a record or a blank rest; ProtocolError when fewer than 8 bytes are left."""
+    try:
+        size, magic = _PREFIX.unpack_from(view, position)
+    except struct.error:
+        raise ProtocolError(f"no record begins at {position}: fewer than 8 bytes are left") from None
+    return size, magic
+
+
+def _bounds(view: bytes | bytearray | memoryview, position: int, limit: int) -> tuple[tuple[Any, ...], int, int, int]:
+    """The unpacked head, the topic's begin and end, and the record's end; ProtocolError unless all sizes agree."""
+    if position < 0 or position + _HEAD_V4_SIZE > limit:
+        raise ProtocolError(f"the record at {position} is cut off")
+    try:
+        fields = _HEAD_V4.unpack_from(view, position)
+        magic, v6 = fields[1], fields[7] & _V6_MASK
+        topic_at = position + _HEAD_V4_SIZE
+        if v6:
+            head = _HEADS[v6]
+            fields = head.unpack_from(view, position)
+            topic_at = position + head.size
+        size, body_size = fields[0], fields[14]
+        end = position + size
+        topic_at += body_size
+        if magic == MAGIC_V1:
+            topic_size = view[topic_at]
+            topic_at += 1
+        elif magic == MAGIC_V2:
+            topic_size = view[topic_at] << 8 | view[topic_at + 1]
+            topic_at += 2
+        else:
+            raise ProtocolError(f"no record begins at {position}: magic {magic:#010x}")
+        topic_end = topic_at + topic_size
+        properties_size = view[topic_end] << 8 | view[topic_end + 1]
+    except (struct.error, IndexError):
+        raise ProtocolError(f"the record at {position} is cut off") from None
+    agree = body_size >= 0 and end == topic_end + 2 + properties_size <= limit
+    if not agree or properties_size > MAX_PROPERTIES_BYTES or topic_size > _MAX_TOPIC_BYTES[magic]:
+        raise ProtocolError(f"the record at {position} says {size} bytes; its parts or the data disagree")
+    return fields, topic_at, topic_end, end
+
+
+@dataclass(slots=True)
+class Record:
+    """One stored message, read whole. `properties` is the raw string; `body` may be compressed."""
+
+    total_size: int
+    magic: int
+    body_crc: int
+    queue_id: int
+    flag: int
+    queue_offset: int
+    physical_offset: int
+    sys_flag: int
+    born_timestamp: int
+    born_host: str
+    born_port: int
+    store_timestamp: int
+    store_host: str
+    store_port: int
+    reconsume_times: int
+    prepared_transaction_offset: int
+    body: bytes
+    topic: str
+    properties: str
+
+    def encode(self) -> bytes:
+        """The record anew: size, magic, checksum and IPv6 bits follow from its parts."""
+        return encode_record(
+            self.topic.encode(),
+            self.body,
+            self.properties.encode(),
+            queue_id=self.queue_id,
+            flag=self.flag,
+            queue_offset=self.queue_offset,
+            physical_offset=self.physical_offset,
+            sys_flag=self.sys_flag,
+            born_timestamp=self.born_timestamp,
+            born_host=pack_host(self.born_host, self.born_port),
+            store_timestamp=self.store_timestamp,
+            store_host=pack_host(self.store_host, self.store_port),
+            reconsume_times=self.reconsume_times,
+            prepared_transaction_offset=self.prepared_transaction_offset,
+        )
+
+    @property
+    def offset_msg_id(self) -> str:
+        """Where the message lies: store host and physical offset."""
+        return offset_msg_id(pack_host(self.store_host, self.store_port), self.physical_offset)
+
+
+def decode_records(data: bytes | bytearray | memoryview) -> list[Record]:
+    """Every record of a pull's body, or ProtocolError unless whole records fill it exactly. Checksums go unread."""
+    raw = bytes(data)
+    records: list[Record] = []
+    position, limit = 0, len(raw)
+    while position < limit:
+        fields, topic_at, topic_end, end = _bounds(raw, position, limit)
+        records.append(_record(raw, fields, topic_at, topic_end, end))
+        position = end
+    return records
+
+
+def _record(raw: bytes, fields: tuple[Any, ...], topic_at: int, topic_end: int, end: int) -> Record:
+    (
+        size,
+        magic,
+        crc,
+        queue_id,
+        flag,
+        queue_offset,
+        physical_offset,
+        sys_flag,
+        born_timestamp,
+        born,
+        store_timestamp,
+        store,
+        reconsume_times,
+        prepared_offset,
+        body_size,
+    ) = fields
+    born_host, born_port = unpack_host(born)
+    store_host, store_port = unpack_host(store)
+    body_end = topic_at - (1 if magic == MAGIC_V1 else 2)
+    return Record(
+        size,
+        magic,
+        crc,
+        queue_id,
+        flag,
+        queue_offset,
+        physical_offset,
+        sys_flag,
+        born_timestamp,
+        born_host,
+        born_port,
+        store_timestamp,
+        store_host,
+        store_port,
+        reconsume_times,
+        prepared_offset,
+        raw[body_end - body_size : body_end],
+        str(raw[topic_at:topic_end], "utf-8", "replace"),
+        str(raw[topic_end + 2 : end], "utf-8", "replace"),
+    )
+
+
+_LOOPBACK_V6 = b"\x00" * 15 + b"\x01"
+_MAPPED_V4 = b"\x00" * 10 + b"\xff\xff"
+
+
+@lru_cache(maxsize=_CACHED_HOSTS)
+def pack_host(ip: str, port: int) -> bytes:
+    """8 bytes for IPv4, 20 for IPv6. What IPv4 can say is said in IPv4: some clients cannot read the other."""
+    try:
+        if ":" not in ip:
+            return socket.inet_pton(socket.AF_INET, ip) + _I32.pack(port)
+        address = socket.inet_pton(socket.AF_INET6, ip.partition("%")[0])
+        if address == _LOOPBACK_V6:
+            address = b"\x7f\x00\x00\x01"
+        elif address.startswith(_MAPPED_V4):
+            address = address[12:]
+        return address + _I32.pack(port)
+    except (OSError, ValueError, struct.error):
+        raise ProtocolError(f"{ip!r} with port {port} is not a host a message can name") from None
+
+
+@lru_cache(maxsize=_CACHED_HOSTS)
+def unpack_host(host: bytes) -> tuple[str, int]:
+    """(ip, port) of 8 or 20 bytes."""
+    if len(host) not in (HOST_V4_SIZE, HOST_V6_SIZE):
+        raise ProtocolError(f"a packed host has 8 or 20 bytes, not {len(host)}")
+    family = socket.AF_INET if len(host) == HOST_V4_SIZE else socket.AF_INET6
+    (port,) = _I32.unpack_from(host, len(host) - 4)
+    return socket.inet_ntop(family, host[:-4]), port
+
+
+def offset_msg_id(host: bytes, physical_offset: int) -> str:
+    """The id that says where a message lies: its broker's packed host and its place in the log."""
+    return f"{host.hex().upper()}{physical_offset & 0xFFFFFFFFFFFFFFFF:016X}"
+
+
+def parse_offset_msg_id(text: str) -> tuple[str, int, int]:
+    """(ip, port, physical offset); ProtocolError for anything else."""
+    try:
+        raw = bytes.fromhex(text)
+        if len(raw) * 2 != len(text):  # fromhex() skips blanks
+            raise ValueError
+    except ValueError:
+        raise ProtocolError(f"{text!r} is not an offset message id") from None
+    ip, port = unpack_host(raw[:-8])
+    return ip, port, int.from_bytes(raw[-8:], signed=True)
