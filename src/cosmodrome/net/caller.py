@@ -1,0 +1,139 @@
+"""The calling side: one connection per address, made when first needed and made again when lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from cosmodrome.config import NetConfig
+from cosmodrome.errors import CallTimeout, ConnectionFailed, RequestCodeNotSupported
+from cosmodrome.net.connection import Connection, ConnectionCallback, Handler
+from cosmodrome.wire.command import Command
+
+log = logging.getLogger(__name__)
+
+
+async def refuse(_connection: Connection, command: Command) -> Command:
+    """The handler of a side that serves nothing."""
+    refusal = RequestCodeNotSupported(command.code)
+    return command.reply(refusal.code, remark=str(refusal))
+
+
+def _retrieve(task: asyncio.Task[Connection]) -> None:
+    """Those who wanted the connection may have gone; then nobody else looks at its failure."""
+    if not task.cancelled():
+        task.exception()
+
+
+class _Link:
+    """What is known of one address: its connection, or when it may be tried again."""
+
+    def __init__(self) -> None:
+        self.connection: Connection | None = None
+        self.connecting: asyncio.Task[Connection] | None = None
+        self.failures = 0
+        self.retry_at = 0.0
+        self.last_error = ""
+
+
+class Caller:
+    """Calls peers by address. `handler` answers what they ask on the same connections.
+
+    After a failed connect, calls to that address fail at once until its back-off is over, so that a caller with
+    other choices loses no time.
+    """
+
+    def __init__(
+        self,
+        handler: Handler = refuse,
+        *,
+        config: NetConfig | None = None,
+        on_open: ConnectionCallback | None = None,
+        on_close: ConnectionCallback | None = None,
+    ) -> None:
+        self._handler = handler
+        self._config = config or NetConfig()
+        self._on_open = on_open
+        self._on_close = on_close
+        self._links: dict[str, _Link] = {}
+        self._closed = False
+
+    async def call(self, address: str, command: Command, timeout_ms: float) -> Command:
+        """The peer's reply, whatever its code, within the deadline. Raises ConnectionFailed or CallTimeout."""
+        connection = self._ready(address)
+        if connection is None:
+            started = asyncio.get_running_loop().time()
+            connection = await self._connect(address, timeout_ms)
+            timeout_ms -= (asyncio.get_running_loop().time() - started) * 1000
+        return await connection.call(command, timeout_ms)
+
+    async def oneway(self, address: str, command: Command) -> None:
+        """Hand the command to the connection; nothing tells whether it arrived."""
+        connection = self._ready(address) or await self._connect(address, self._config.connect_timeout_ms)
+        await connection.oneway(command)
+
+    def _ready(self, address: str) -> Connection | None:
+        link = self._links.get(address)
+        if link is None or link.connection is None or link.connection.closed:
+            return None
+        return link.connection
+
+    async def _connect(self, address: str, timeout_ms: float) -> Connection:
+        """All who want the same address share one try, and none of them waits longer than it wants to."""
+        link = self._links.setdefault(address, _Link())
+        loop = asyncio.get_running_loop()
+        if self._closed:
+            raise ConnectionFailed(address, "this client is closed")
+        if link.connecting is None:
+            if loop.time() < link.retry_at:
+                raise ConnectionFailed(address, f"{link.last_error} (next try in {link.retry_at - loop.time():.1f} s)")
+            link.connecting = loop.create_task(self._try(address, link))
+            link.connecting.add_done_callback(_retrieve)
+        connecting = link.connecting
+        done, _ = await asyncio.wait((connecting,), timeout=timeout_ms / 1000)
+        if not done:
+            raise CallTimeout(address, timeout_ms)
+        if connecting.cancelled():
+            raise ConnectionFailed(address, "this client is closed")
+        return connecting.result()
+
+    async def _try(self, address: str, link: _Link) -> Connection:
+        try:
+            connection = link.connection = await self._open(address)
+        except (OSError, TimeoutError, ValueError, OverflowError) as error:  # the last two: no such host, no such port
+            self._back_off(link, asyncio.get_running_loop().time(), str(error) or "no answer to the connect")
+            raise ConnectionFailed(address, link.last_error) from error
+        finally:
+            link.connecting = None
+        link.failures = 0
+        return connection
+
+    async def _open(self, address: str) -> Connection:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal():
+            raise ConnectionFailed(address, "is not an address; write host:port")
+        connect = asyncio.get_running_loop().create_connection(self._make, host.strip("[]"), int(port))
+        _, connection = await asyncio.wait_for(connect, self._config.connect_timeout_ms / 1000)
+        return connection
+
+    def _make(self) -> Connection:
+        return Connection(self._handler, self._config, self._on_open, self._on_close)
+
+    def _back_off(self, link: _Link, now: float, error: str) -> None:
+        delay_ms = min(self._config.reconnect_initial_ms * 2**link.failures, self._config.reconnect_max_ms)
+        link.failures = min(link.failures + 1, 30)
+        link.retry_at = now + delay_ms / 1000
+        link.last_error = error
+
+    def connected(self) -> list[str]:
+        """Addresses with a live connection."""
+        return [address for address in self._links if self._ready(address) is not None]
+
+    async def close(self) -> None:
+        self._closed = True
+        connecting = [link.connecting for link in self._links.values() if link.connecting is not None]
+        for task in connecting:
+            task.cancel()
+        await asyncio.gather(*connecting, return_exceptions=True)
+        connections = [link.connection for link in self._links.values() if link.connection is not None]
+        await asyncio.gather(*(c.drain_and_close(self._config.shutdown_grace_ms) for c in connections))

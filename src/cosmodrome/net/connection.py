@@ -1,0 +1,380 @@
+"""One TCP connection, used in both directions: requests, replies and one-way commands of either side.
+
+All frames of one read are handled in one go and their replies leave in one write. A handler that need not wait
+runs to its end right there; only one that really suspends becomes a task.
+
+A peer that does not read its replies is not read from either, and after a while it is dropped, so what waits for a
+peer is bounded by the high-water mark, one reply, and the write limit for answers that come late. Only while calls of
+our own wait for its replies is it read from all the same: two sides that each wait for the other to read first would
+wait forever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import types
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, NamedTuple, cast
+
+from cosmodrome.codes import ResponseCode
+from cosmodrome.config import NetConfig
+from cosmodrome.errors import CallTimeout, ConnectionFailed, ProtocolError
+from cosmodrome.wire.command import ONEWAY_BIT, RESPONSE_BIT, Command
+from cosmodrome.wire.frame import FrameDecoder
+from cosmodrome.wire.record import pack_host
+
+log = logging.getLogger(__name__)
+
+# A handler answers a request; None means no reply. Its first step runs outside any task, so before its first suspension
+# it may not use what needs one (asyncio.timeout, TaskGroup).
+Handler = Callable[["Connection", Command], Coroutine[Any, Any, Command | None]]
+ConnectionCallback = Callable[["Connection"], None]
+
+# Replies are joined into one write up to this size; larger ones are handed over piece by piece, uncopied.
+JOIN_BYTES = 64 * 1024
+
+
+class _Unsent(NamedTuple):
+    """A command that waits until the peer reads again; of a call `waiter` is the reply, and its opaque is given."""
+
+    command: Command
+    opaque: int | None
+    waiter: asyncio.Future[Any]
+
+
+class Connection(asyncio.Protocol):
+    """The protocol object of one socket. Everything happens on its event loop."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        config: NetConfig,
+        on_open: ConnectionCallback | None = None,
+        on_close: ConnectionCallback | None = None,
+    ) -> None:
+        self._handler = handler
+        self._config = config
+        self._on_open = on_open
+        self._on_close = on_close
+        self._loop = asyncio.get_running_loop()
+        self._decoder = FrameDecoder(config.max_frame_bytes)
+        self._opaques = itertools.count(1)  # Node replaces an opaque of 0, so ours start at 1
+        self._calls: dict[int, asyncio.Future[Command]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._out: list[bytes | memoryview] = []
+        self._out_bytes = 0
+        self._handling = False
+        self._flush_due = False
+        self._reading = True
+        self._draining = False
+        self._peer_stalled = False
+        # What our own side wants to send while the peer is stalled: of each caller one command, for which it waits.
+        self._backlog: deque[_Unsent] = deque()
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._last_active = self._loop.time()
+        self._transport: asyncio.Transport
+        self.peer_address: tuple[str, int] = ("?", 0)
+        self.peer = "?"
+        self.packed_peer = bytes(8)  # as stored messages hold it
+        self.closed = False
+        self.lost = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"<Connection {self.peer}{' closed' if self.closed else ''}>"
+
+    # --- the transport's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        peer = transport.get_extra_info("peername")
+        if isinstance(peer, tuple):
+            self.peer_address = (peer[0], peer[1])
+            self.peer = f"{peer[0]}:{peer[1]}"
+            self.packed_peer = pack_host(peer[0], peer[1])
+        self._transport.set_write_buffer_limits(high=self._config.write_high_water_bytes)
+        self._watch_idle()
+        if self._on_open is not None:
+            self._on_open(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._last_active = self._loop.time()
+        self._decoder.feed(data)
+        self._handle_frames()
+
+    def pause_writing(self) -> None:
+        self._peer_stalled = True
+        self._stall_timer = self._loop.call_later(self._config.stalled_peer_ms / 1000, self._drop_stalled)
+        self._regulate()
+
+    def resume_writing(self) -> None:
+        self._peer_stalled = False
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+        self._send_backlog()
+        self._regulate()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.closed = True
+        for timer in (self._idle_timer, self._stall_timer):
+            if timer is not None:
+                timer.cancel()
+        for waiter in (*self._calls.values(), *(unsent.waiter for unsent in self._backlog)):
+            if not waiter.done():
+                waiter.set_exception(ConnectionFailed(self.peer, f"connection lost ({error or 'closed by the peer'})"))
+        self._backlog.clear()
+        self._out.clear()
+        self.lost.set()
+        if self._on_close is not None:
+            self._on_close(self)
+
+    # --- requests and replies coming in
+
+    def _handle_frames(self) -> None:
+        """Every whole frame in hand, one after the other; then one write."""
+        if self.closed:
+            return
+        self._handling = True
+        take = self._decoder.take
+        try:
+            while self._accepting and (frame := take()) is not None:
+                command = Command.decode(frame)
+                if command.flag & RESPONSE_BIT:
+                    self._settle(command)
+                else:
+                    self._start(command)
+                if self._out_bytes > JOIN_BYTES:
+                    self._flush()
+        except ProtocolError as error:
+            log.warning("closing %s: %s", self.peer, error)
+            self._flush()
+            self.close()
+        finally:
+            self._handling = False
+        self._flush()
+
+    @property
+    def _accepting(self) -> bool:
+        if self.closed or self._draining or len(self._tasks) >= self._config.max_handlers_per_connection:
+            return False
+        return not self._peer_stalled or bool(self._calls)
+
+    def _regulate(self) -> None:
+        """Read only while frames are accepted: what is not read waits with the peer, not here."""
+        if self.closed or self._reading == self._accepting:
+            return
+        self._reading = not self._reading
+        if self._reading:
+            self._transport.resume_reading()
+            self._loop.call_soon(self._handle_frames)  # those already here come first
+        else:
+            self._transport.pause_reading()
+
+    def _start(self, command: Command) -> None:
+        """Step the handler once. Most are then done; one that waits goes on as a task."""
+        coroutine = self._handler(self, command)
+        try:
+            waiting_for = coroutine.send(None)
+        except StopIteration as done:
+            self._answer(command, done.value)
+            return
+        except (Exception, asyncio.CancelledError) as error:  # what it waited for may have been cancelled before
+            self._fail(command, error)
+            return
+        task = self._loop.create_task(self._finish(command, _resume(coroutine, waiting_for)))
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+        if len(self._tasks) >= self._config.max_handlers_per_connection:
+            self._regulate()
+
+    async def _finish(self, command: Command, rest: Generator[Any, Any, Command | None]) -> None:
+        try:
+            reply = await rest  # type: ignore[misc]  # types.coroutine made it awaitable
+        except Exception as error:
+            self._fail(command, error)
+        else:
+            self._answer(command, reply)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        was_full = len(self._tasks) >= self._config.max_handlers_per_connection
+        self._tasks.discard(task)
+        if was_full:
+            self._regulate()
+
+    def _answer(self, request: Command, reply: Command | None) -> None:
+        if reply is None or request.flag & ONEWAY_BIT:
+            return
+        try:
+            self.send(reply)
+        except Exception as error:  # a reply that can't be encoded is our fault, not the peer's
+            self._fail(request, error)
+
+    def _fail(self, request: Command, error: BaseException) -> None:
+        """A handler broke down: full trace here, nothing leaked there, and the connection goes on."""
+        log.error("request %d (opaque %d) from %s failed", request.code, request.opaque, self.peer, exc_info=error)
+        self._answer(request, request.reply(ResponseCode.SYSTEM_ERROR, remark="internal error; see the log there"))
+
+    def _settle(self, reply: Command) -> None:
+        call = self._calls.get(reply.opaque)
+        if call is not None and not call.done():
+            call.set_result(reply)
+
+    # --- commands going out
+
+    def send(self, command: Command) -> None:
+        """Queue a reply or one-way command; it leaves with what else is queued. On a closed connection it is lost."""
+        if self.closed:
+            return
+        head = command.head()
+        self._out.append(head)
+        self._out_bytes += len(head)
+        if command.body:
+            self._out.append(command.body)
+            self._out_bytes += len(command.body)
+        if self._handling:  # it flushes itself
+            return
+        if self._out_bytes > JOIN_BYTES:
+            self._flush()
+        elif not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        if not self._out or self.closed:
+            return
+        out, self._out = self._out, []
+        is_large = self._out_bytes > JOIN_BYTES
+        if is_large:
+            self._transport.writelines(out)
+        else:
+            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+        self._out_bytes = 0
+        self._last_active = self._loop.time()
+        # Checked after a large write even without a stall: writelines of Python 3.12.0 to 3.12.8 never reports one.
+        if (is_large or self._peer_stalled) and self._unsent_bytes > self._config.write_limit_bytes:
+            self._drop_stalled()
+
+    @property
+    def _unsent_bytes(self) -> int:
+        return self._transport.get_write_buffer_size()
+
+    async def call(self, command: Command, timeout_ms: float) -> Command:
+        """Send a request and return its reply, whatever its code. Raises ConnectionFailed or CallTimeout."""
+        if self.closed:
+            raise ConnectionFailed(self.peer, "the connection is closed")
+        if len(self._calls) >= self._config.max_in_flight:
+            raise ConnectionFailed(self.peer, f"{len(self._calls)} calls are already waiting for it")
+        opaque = next(self._opaques) & 0x7FFFFFFF
+        reply: asyncio.Future[Command] = self._loop.create_future()
+        self._calls[opaque] = reply
+        deadline = self._loop.call_later(timeout_ms / 1000, self._expire, reply, timeout_ms)
+        try:
+            if self._peer_stalled:
+                self._backlog.append(_Unsent(command, opaque, reply))
+                self._regulate()  # from now on a reply is wanted
+            else:
+                command.opaque = opaque
+                self.send(command)
+            return await reply
+        finally:
+            deadline.cancel()
+            del self._calls[opaque]
+
+    async def oneway(self, command: Command) -> None:
+        """Send a command that gets no reply, once a stalled peer reads again. Raises ConnectionFailed."""
+        if self.closed:
+            raise ConnectionFailed(self.peer, "the connection is closed")
+        if self._peer_stalled:
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._backlog.append(_Unsent(command, None, waiter))
+            await waiter
+        else:
+            self.send(command)
+
+    def _send_backlog(self) -> None:
+        while self._backlog and not self._peer_stalled:
+            command, opaque, waiter = self._backlog.popleft()
+            if waiter.done():  # cancelled, or past its deadline
+                continue
+            if opaque is not None:
+                command.opaque = opaque
+            try:
+                self.send(command)
+            except Exception as error:
+                waiter.set_exception(error)
+            else:
+                if opaque is None:
+                    waiter.set_result(None)
+
+    def _expire(self, reply: asyncio.Future[Command], timeout_ms: float) -> None:
+        if not reply.done():
+            reply.set_exception(CallTimeout(self.peer, timeout_ms))
+
+    # --- ending
+
+    def close(self) -> None:
+        """Send what is queued, then close."""
+        if self.closed:
+            return
+        self._flush()
+        self.closed = True
+        self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once; what is queued is lost."""
+        self.closed = True
+        self._transport.abort()
+
+    async def drain_and_close(self, grace_ms: int) -> None:
+        """Take no more requests, answer those in hand, then close; after `grace_ms` close anyway."""
+        if not self.closed:
+            self._draining = True
+            self._regulate()
+            if self._tasks:
+                await asyncio.wait(self._tasks, timeout=grace_ms / 1000)
+            self.close()
+        try:
+            await asyncio.wait_for(self.lost.wait(), grace_ms / 1000)
+        except TimeoutError:
+            self.abort()
+            await self.lost.wait()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=grace_ms / 1000)
+
+    def _drop_stalled(self) -> None:
+        log.warning("dropping %s: it does not read, %d bytes wait for it", self.peer, self._unsent_bytes)
+        self.abort()
+
+    def _watch_idle(self) -> None:
+        """Aborts rather than closes: what is still unsent after all this time, the peer does not read."""
+        quiet = self._loop.time() - self._last_active
+        remaining = self._config.idle_seconds - quiet
+        if remaining <= 0:
+            log.info("closing %s: idle for %.0f s", self.peer, quiet)
+            self.abort()
+            return
+        self._idle_timer = self._loop.call_later(remaining, self._watch_idle)
+
+
+@types.coroutine
+def _resume(coroutine: Coroutine[Any, Any, Command | None], waiting_for: Any) -> Generator[Any, Any, Command | None]:
+    """Go on with a coroutine that was stepped once and yielded `waiting_for`."""
+    while True:
+        try:
+            sent = yield waiting_for
+        except BaseException as error:
+            step: Callable[[Any], Any] = coroutine.throw
+            value: Any = error
+        else:
+            step, value = coroutine.send, sent
+        try:
+            waiting_for = step(value)
+        except StopIteration as done:
+            result: Command | None = done.value
+            return result

@@ -1,0 +1,84 @@
+"""The listening side."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from cosmodrome.config import NetConfig
+from cosmodrome.errors import ConfigError
+from cosmodrome.net.connection import Connection, ConnectionCallback, Handler
+
+log = logging.getLogger(__name__)
+
+ACCEPT_BACKLOG = 4_096
+
+
+class Server:
+    """Listens, and gives every connection the same handler.
+
+    `close` stops listening, answers the requests in hand within the configured grace, and returns when no connection
+    is left.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        host: str,
+        port: int,
+        *,
+        config: NetConfig | None = None,
+        on_open: ConnectionCallback | None = None,
+        on_close: ConnectionCallback | None = None,
+    ) -> None:
+        self._handler = handler
+        self._host = host
+        self._port = port
+        self._config = config or NetConfig()
+        self._on_open = on_open
+        self._on_close = on_close
+        self._listener: asyncio.Server | None = None
+        self._closing = False
+        self.connections: set[Connection] = set()
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            self._listener = await loop.create_server(
+                self._accept, self._host, self._port, backlog=ACCEPT_BACKLOG, reuse_address=True
+            )
+        except OSError as error:
+            raise ConfigError(f"cannot listen on {self._host}:{self._port}: {error.strerror or error}") from error
+        self._port = self._listener.sockets[0].getsockname()[1]
+
+    @property
+    def port(self) -> int:
+        """The port really listened on, also when 0 was asked for."""
+        return self._port
+
+    @property
+    def address(self) -> str:
+        return f"{self._host}:{self._port}"
+
+    def _accept(self) -> Connection:
+        return Connection(self._handler, self._config, self._opened, self._closed)
+
+    def _opened(self, connection: Connection) -> None:
+        if self._closing:  # accepted just before the listener closed
+            connection.abort()
+        self.connections.add(connection)
+        if self._on_open is not None:
+            self._on_open(connection)
+
+    def _closed(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        if self._on_close is not None:
+            self._on_close(connection)
+
+    async def close(self) -> None:
+        if self._listener is None:
+            return
+        self._closing = True
+        self._listener.close()
+        grace_ms = self._config.shutdown_grace_ms
+        await asyncio.gather(*(connection.drain_and_close(grace_ms) for connection in list(self.connections)))
