@@ -1,0 +1,1 @@
+"""The name server: where each topic lives, as the brokers tell it."""

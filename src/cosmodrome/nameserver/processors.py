@@ -1,0 +1,276 @@
+"""What the name server does for each request code: a plain function that answers, or raises its refusal."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from cosmodrome.codes import RequestCode, Version
+from cosmodrome.config import NameServerConfig, parse_properties
+from cosmodrome.errors import ConfigError, InvalidParameter, MissingField, NoPermission, RequestError
+from cosmodrome.nameserver.kv import ORDER_TOPIC_CONFIG
+from cosmodrome.nameserver.route_table import Registration
+from cosmodrome.net.connection import Connection
+from cosmodrome.wire import requests
+from cosmodrome.wire.bodies import (
+    ClusterInfo,
+    KVTable,
+    MemberGroup,
+    RegisterBrokerBody,
+    TopicList,
+    decode_data_version,
+    decode_route,
+    encode_data_version,
+    encode_route,
+)
+from cosmodrome.wire.command import Command
+
+if TYPE_CHECKING:
+    from cosmodrome.nameserver.server import NameServer
+
+Processor = Callable[["NameServer", Connection, Command], Command]
+
+# All that a peer may change while we run. Nothing that names a file, an address or a limit belongs here.
+SETTABLE_KEYS = frozenset({"orderMessageEnable", "returnOrderTopicConfigToBroker"})
+
+_CRC_MASK = 0x7FFFFFFF
+
+# --- brokers
+
+
+def register_broker(server: NameServer, connection: Connection, command: Command) -> Command:
+    """REGISTER_BROKER: take in a broker and its topics; tell a slave where its master is."""
+    request = requests.RegisterBroker.decode(command)
+    _check_crc(command, request.body_crc32)
+    registration = _registration(request, command)
+    registered = server.routes.register(registration, server.clock.now_ms(), connection)
+    reply = requests.RegisterBrokerReply(registered.master_ha_address, registered.master_address)
+    return command.reply(header=reply, body=_order_topics(server))
+
+
+def _check_crc(command: Command, crc: int) -> None:
+    if crc and crc != zlib.crc32(command.body) & _CRC_MASK:
+        raise RequestError("crc32 not match: the registration was damaged on its way")
+
+
+def _registration(request: requests.RegisterBroker, command: Command) -> Registration:
+    registration = Registration(
+        cluster=request.cluster_name,
+        broker_name=request.broker_name,
+        broker_id=request.broker_id,
+        address=request.broker_addr,
+        ha_address=request.ha_server_addr,
+        acting_master=request.enable_acting_master,
+        silent_after_ms=request.heartbeat_timeout_millis,
+    )
+    if not command.body:
+        return registration
+    body = RegisterBrokerBody.decode(command.body, version=command.version)
+    return replace(registration, data_version=body.data_version, topics=body.topics)
+
+
+def _order_topics(server: NameServer) -> bytes:
+    """The orderly topics as a broker wants them told; no body at all when there are none."""
+    table = server.kv.find_namespace(ORDER_TOPIC_CONFIG)
+    if table is None or not server.config.return_order_topic_config_to_broker:
+        return b""
+    return KVTable(table).encode()
+
+
+def unregister_broker(server: NameServer, connection: Connection, command: Command) -> Command:
+    """UNREGISTER_BROKER: a broker says goodbye."""
+    request = requests.BrokerHeader.decode(command)
+    server.routes.unregister(request.broker_name, request.broker_addr)
+    return command.reply()
+
+
+def query_data_version(server: NameServer, connection: Connection, command: Command) -> Command:
+    """QUERY_DATA_VERSION: does the broker have to register anew? The question itself is a sign of life."""
+    request = requests.BrokerHeader.decode(command)
+    asked = decode_data_version(command.body)
+    stored = server.routes.touch(request.broker_name, request.broker_addr, server.clock.now_ms())
+    body = encode_data_version(stored) if stored else b""
+    return command.reply(header=requests.DataVersionReply(changed=stored != asked), body=body)
+
+
+def broker_heartbeat(server: NameServer, connection: Connection, command: Command) -> Command:
+    """BROKER_HEARTBEAT: a sign of life and nothing else."""
+    request = requests.BrokerHeartbeat.decode(command)
+    server.routes.touch(request.broker_name, request.broker_addr, server.clock.now_ms())
+    return command.reply()
+
+
+def broker_member_group(server: NameServer, connection: Connection, command: Command) -> Command:
+    """GET_BROKER_MEMBER_GROUP: the addresses of one broker group."""
+    request = requests.GetMemberGroup.decode(command)
+    group = server.routes.member_group(request.cluster_name, request.broker_name)
+    return command.reply(body=MemberGroup(group.cluster, group.broker_name, group.addresses).encode())
+
+
+def cluster_info(server: NameServer, connection: Connection, command: Command) -> Command:
+    """GET_BROKER_CLUSTER_INFO: every broker group and cluster."""
+    return command.reply(body=ClusterInfo(server.routes.groups(), server.routes.clusters()).encode())
+
+
+def wipe_write_permission(server: NameServer, connection: Connection, command: Command) -> Command:
+    """WIPE_WRITE_PERM_OF_BROKER: producers stop choosing this broker group."""
+    request = requests.WritePermission.decode(command)
+    count = server.routes.wipe_write_permission(request.broker_name)
+    return command.reply(header=requests.WipeWritePermissionReply(count))
+
+
+def add_write_permission(server: NameServer, connection: Connection, command: Command) -> Command:
+    """ADD_WRITE_PERM_OF_BROKER: producers may choose this broker group again."""
+    request = requests.WritePermission.decode(command)
+    count = server.routes.add_write_permission(request.broker_name)
+    return command.reply(header=requests.AddWritePermissionReply(count))
+
+
+# --- topics
+
+
+def route(server: NameServer, connection: Connection, command: Command) -> Command:
+    """GET_ROUTEINFO_BY_TOPIC: where a topic lives, in the JSON dialect the asker reads."""
+    request = requests.GetRoute.decode(command)
+    found = server.routes.route(request.topic)
+    if server.config.order_message_enable:
+        found = replace(found, order_conf=server.kv.find(ORDER_TOPIC_CONFIG, request.topic))
+    standard_json = request.accept_standard_json_only or command.version >= Version.V4_9_4
+    return command.reply(body=encode_route(found, quoted_keys=standard_json))
+
+
+def register_topic(server: NameServer, connection: Connection, command: Command) -> Command:
+    """REGISTER_TOPIC_IN_NAMESRV: one topic on brokers that are already here."""
+    request = requests.RegisterTopic.decode(command)
+    if command.body:
+        server.routes.register_topic(request.topic, decode_route(command.body).queues)
+    return command.reply()
+
+
+def delete_topic(server: NameServer, connection: Connection, command: Command) -> Command:
+    """DELETE_TOPIC_IN_NAMESRV: forget a topic, everywhere or in one cluster."""
+    request = requests.DeleteTopicInNameServer.decode(command)
+    server.routes.delete_topic(request.topic, request.cluster_name or None)
+    return command.reply()
+
+
+def all_topics(server: NameServer, connection: Connection, command: Command) -> Command:
+    return command.reply(body=TopicList(server.routes.all_topics()).encode())
+
+
+def topics_by_cluster(server: NameServer, connection: Connection, command: Command) -> Command:
+    request = requests.TopicsByCluster.decode(command)
+    return command.reply(body=TopicList(server.routes.topics_by_cluster(request.cluster)).encode())
+
+
+def system_topics(server: NameServer, connection: Connection, command: Command) -> Command:
+    """GET_SYSTEM_TOPIC_LIST_FROM_NS: with the address of one broker, which is asked for its own next."""
+    address = next((broker.address for broker in server.routes.brokers), None)
+    return command.reply(body=TopicList(server.routes.system_topics(), address).encode())
+
+
+def unit_topics(server: NameServer, connection: Connection, command: Command) -> Command:
+    return command.reply(body=TopicList(server.routes.unit_topics()).encode())
+
+
+def unit_subscription_topics(server: NameServer, connection: Connection, command: Command) -> Command:
+    return command.reply(body=TopicList(server.routes.unit_subscription_topics()).encode())
+
+
+def unit_subscription_ununit_topics(server: NameServer, connection: Connection, command: Command) -> Command:
+    return command.reply(body=TopicList(server.routes.unit_subscription_ununit_topics()).encode())
+
+
+# --- key-value config
+
+
+def put_kv_config(server: NameServer, connection: Connection, command: Command) -> Command:
+    request = requests.KvConfig.decode(command)
+    if request.value is None:
+        raise MissingField("KvConfig", "value")
+    server.kv.put(request.namespace, request.key, request.value)
+    return command.reply()
+
+
+def get_kv_config(server: NameServer, connection: Connection, command: Command) -> Command:
+    request = requests.KvConfig.decode(command)
+    value = server.kv.value(request.namespace, request.key)
+    return command.reply(header=requests.KvConfigReply(value))
+
+
+def delete_kv_config(server: NameServer, connection: Connection, command: Command) -> Command:
+    request = requests.KvConfig.decode(command)
+    server.kv.delete(request.namespace, request.key)
+    return command.reply()
+
+
+def kv_namespace(server: NameServer, connection: Connection, command: Command) -> Command:
+    """GET_KVLIST_BY_NAMESPACE: every key and value of one namespace."""
+    request = requests.KvNamespace.decode(command)
+    return command.reply(body=KVTable(server.kv.namespace(request.namespace)).encode())
+
+
+# --- its own config
+
+
+def get_config(server: NameServer, connection: Connection, command: Command) -> Command:
+    """GET_NAMESRV_CONFIG: the config as properties text."""
+    return command.reply(body=_properties_text(server.config).encode())
+
+
+def update_config(server: NameServer, connection: Connection, command: Command) -> Command:
+    """UPDATE_NAMESRV_CONFIG: change what may be changed, all or nothing, until the next start."""
+    properties = parse_properties(_text(command))
+    for key in properties:
+        if key not in SETTABLE_KEYS:
+            raise NoPermission(f"{key} cannot be changed over the wire; only {', '.join(sorted(SETTABLE_KEYS))} can")
+    try:
+        server.config = server.config.with_properties(properties)
+    except ConfigError as error:
+        raise InvalidParameter(str(error)) from error
+    return command.reply()
+
+
+def _text(command: Command) -> str:
+    try:
+        return bytes(command.body).decode()
+    except UnicodeDecodeError as error:
+        raise InvalidParameter("the config is not UTF-8 text") from error
+
+
+def _properties_text(config: NameServerConfig) -> str:
+    return "".join(f"{key}={_escaped(getattr(config, name))}\n" for key, name in config.attributes_by_key().items())
+
+
+def _escaped(value: object) -> str:
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+
+
+PROCESSORS: dict[int, Processor] = {
+    RequestCode.PUT_KV_CONFIG: put_kv_config,
+    RequestCode.GET_KV_CONFIG: get_kv_config,
+    RequestCode.DELETE_KV_CONFIG: delete_kv_config,
+    RequestCode.GET_KVLIST_BY_NAMESPACE: kv_namespace,
+    RequestCode.REGISTER_BROKER: register_broker,
+    RequestCode.UNREGISTER_BROKER: unregister_broker,
+    RequestCode.QUERY_DATA_VERSION: query_data_version,
+    RequestCode.BROKER_HEARTBEAT: broker_heartbeat,
+    RequestCode.GET_BROKER_MEMBER_GROUP: broker_member_group,
+    RequestCode.GET_BROKER_CLUSTER_INFO: cluster_info,
+    RequestCode.WIPE_WRITE_PERM_OF_BROKER: wipe_write_permission,
+    RequestCode.ADD_WRITE_PERM_OF_BROKER: add_write_permission,
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: route,
+    RequestCode.REGISTER_TOPIC_IN_NAMESRV: register_topic,
+    RequestCode.DELETE_TOPIC_IN_NAMESRV: delete_topic,
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: all_topics,
+    RequestCode.GET_TOPICS_BY_CLUSTER: topics_by_cluster,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: system_topics,
+    RequestCode.GET_UNIT_TOPIC_LIST: unit_topics,
+    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: unit_subscription_topics,
+    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: unit_subscription_ununit_topics,
+    RequestCode.UPDATE_NAMESRV_CONFIG: update_config,
+    RequestCode.GET_NAMESRV_CONFIG: get_config,
+}

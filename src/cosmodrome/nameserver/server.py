@@ -1,0 +1,87 @@
+"""The name server: a socket around the route table."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+from cosmodrome.clock import Clock
+from cosmodrome.codes import ResponseCode
+from cosmodrome.config import NameServerConfig, NetConfig
+from cosmodrome.errors import ProtocolError, RequestCodeNotSupported, RequestError
+from cosmodrome.nameserver.kv import KvConfigs
+from cosmodrome.nameserver.processors import PROCESSORS
+from cosmodrome.nameserver.route_table import LiveBroker, RouteTable
+from cosmodrome.net.connection import Connection
+from cosmodrome.net.server import Server
+from cosmodrome.wire.command import Command
+
+log = logging.getLogger(__name__)
+
+
+class NameServer:
+    """Answers where topics live. Name servers know nothing of each other: brokers register with every one of them.
+
+    server = NameServer(config, net, clock)
+    await server.start()                  # from here on `address` is known and requests are answered
+    await server.run(stop)                # until the event `stop` is set
+    """
+
+    def __init__(self, config: NameServerConfig, net: NetConfig, clock: Clock) -> None:
+        self.config = config
+        self.clock = clock
+        self.routes = RouteTable(silent_after_ms=config.broker_silent_ms)
+        self.kv = KvConfigs(Path(config.kv_config_path) if config.kv_config_path else None)
+        self._server = Server(self.answer, config.bind_address, config.listen_port, on_close=self._on_close, config=net)
+
+    @property
+    def address(self) -> str:
+        return self._server.address
+
+    async def start(self) -> None:
+        """Listen; ConfigError when the address cannot be had."""
+        await self._server.start()
+        log.info("name server listens on %s", self.address)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Keep the route table true until `stop` is set, then answer what is in hand and close."""
+        async with asyncio.TaskGroup() as tasks:
+            scan = tasks.create_task(self._scan())
+            try:
+                await stop.wait()
+            finally:
+                await self._server.close()
+                scan.cancel()  # it holds nothing between two scans
+
+    async def answer(self, connection: Connection, command: Command) -> Command:
+        """The only place where an outcome becomes a response code."""
+        try:
+            processor = PROCESSORS.get(command.code)
+            if processor is None:
+                raise RequestCodeNotSupported(command.code)
+            return processor(self, connection, command)
+        except RequestError as refusal:
+            return command.reply(refusal.code, remark=str(refusal))
+        except ProtocolError as error:  # the frame was sound, only its body was not: the connection may stay
+            log.warning("request %d of %s makes no sense: %s", command.code, connection.peer, error)
+            return command.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        except Exception:
+            log.exception("request %d (opaque %d) failed", command.code, command.opaque)
+            return command.reply(ResponseCode.SYSTEM_ERROR, remark="internal error; see the name server's log")
+
+    def _on_close(self, connection: Connection) -> None:
+        for broker in self.routes.drop_connection(connection):
+            log.warning("%s left: its connection is gone", _described(broker))
+
+    async def _scan(self) -> None:
+        while True:
+            await self.clock.sleep(self.config.scan_not_active_broker_interval)
+            for broker in self.routes.expire(self.clock.now_ms()):
+                log.warning("%s left: silent for %d ms", _described(broker), broker.silent_after_ms)
+                if isinstance(broker.connection, Connection):
+                    broker.connection.close()
+
+
+def _described(broker: LiveBroker) -> str:
+    return f"broker {broker.broker_name}:{broker.broker_id} at {broker.address}"

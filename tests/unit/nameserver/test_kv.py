@@ -1,0 +1,121 @@
+"""The key-value config: what was answered survives."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from cosmodrome import state_file
+from cosmodrome.errors import QueryNotFound, StoreError, SystemBusy
+from cosmodrome.nameserver import kv
+from cosmodrome.nameserver.kv import KvConfigs
+
+
+def test_a_value_is_found_under_its_namespace_and_key() -> None:
+    configs = KvConfigs()
+    configs.put("ns", "k", "v")
+    configs.put("other", "k", "w")
+    assert configs.value("ns", "k") == "v"
+    assert configs.namespace("ns") == {"k": "v"}
+    configs.put("ns", "k", "v2")
+    assert configs.value("ns", "k") == "v2"
+
+
+def test_what_is_missing_is_refused_by_name() -> None:
+    configs = KvConfigs()
+    with pytest.raises(QueryNotFound, match="Namespace: ns Key: k"):
+        configs.value("ns", "k")
+    with pytest.raises(QueryNotFound, match="Namespace: ns"):
+        configs.namespace("ns")
+    assert configs.find("ns", "k") is None
+    assert configs.find_namespace("ns") is None
+    configs.delete("ns", "k")
+
+
+def test_a_namespace_goes_with_its_last_key() -> None:
+    configs = KvConfigs()
+    configs.put("ns", "a", "1")
+    configs.put("ns", "b", "2")
+    configs.delete("ns", "a")
+    assert configs.find_namespace("ns") == {"b": "2"}
+    configs.delete("ns", "b")
+    assert configs.find_namespace("ns") is None
+
+
+def test_it_is_remembered_in_apaches_shape(tmp_path: Path) -> None:
+    path = tmp_path / "namesrv" / "kvConfig.json"
+    configs = KvConfigs(path)
+    configs.put("ORDER_TOPIC_CONFIG", "T", "a:8;b:8")
+    configs.put("ns", "ключ", 'with "quotes"\n')
+    configs.put("ns", "gone", "x")
+    configs.delete("ns", "gone")
+    assert json.loads(path.read_bytes()) == {
+        "configTable": {"ORDER_TOPIC_CONFIG": {"T": "a:8;b:8"}, "ns": {"ключ": 'with "quotes"\n'}}
+    }
+    again = KvConfigs(path)
+    assert again.namespace("ns") == {"ключ": 'with "quotes"\n'}
+    assert again.value("ORDER_TOPIC_CONFIG", "T") == "a:8;b:8"
+
+
+@pytest.mark.parametrize("torn", [b"{", b"[]", b'{"configTable":7}', b'{"configTable":{"ns":"v"}}'])
+def test_it_starts_from_the_backup_when_the_file_is_bad(tmp_path: Path, torn: bytes) -> None:
+    path = tmp_path / "kvConfig.json"
+    configs = KvConfigs(path)
+    configs.put("ns", "k", "1")
+    configs.put("ns", "k", "2")
+    path.write_bytes(torn)
+    assert KvConfigs(path).value("ns", "k") == "1"
+    assert (tmp_path / "kvConfig.json.bad").read_bytes() == torn
+
+
+def test_it_does_not_start_empty_over_what_it_cannot_read(tmp_path: Path) -> None:
+    path = tmp_path / "kvConfig.json"
+    path.write_bytes(b"{")
+    with pytest.raises(StoreError):
+        KvConfigs(path)
+
+
+def test_a_file_without_a_table_is_empty(tmp_path: Path) -> None:
+    path = tmp_path / "kvConfig.json"
+    path.write_bytes(b"{}")
+    assert KvConfigs(path).find_namespace("ns") is None
+
+
+def test_a_change_that_cannot_be_saved_does_not_happen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    configs = KvConfigs(tmp_path / "kvConfig.json")
+    configs.put("ns", "k", "1")
+
+    def full(descriptor: int) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="no space"):
+            configs.put("ns", "k", "2")
+    assert configs.value("ns", "k") == "1"
+    assert KvConfigs(tmp_path / "kvConfig.json").value("ns", "k") == "1"
+
+
+def test_nothing_is_saved_when_nothing_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    configs = KvConfigs(tmp_path / "kvConfig.json")
+
+    def unexpected(path: Path, data: bytes) -> None:
+        raise AssertionError("saved")
+
+    monkeypatch.setattr(state_file, "save", unexpected)
+    configs.delete("ns", "k")
+
+
+def test_there_is_room_for_so_many_entries_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv, "MAX_ENTRIES", 2)
+    configs = KvConfigs()
+    configs.put("ns", "a", "1")
+    configs.put("ns2", "b", "1")
+    with pytest.raises(SystemBusy):
+        configs.put("ns", "c", "1")
+    configs.put("ns", "a", "2")
+    configs.delete("ns2", "b")
+    configs.put("ns", "c", "1")
