@@ -1,0 +1,1 @@
+"""The broker: takes messages, keeps them, serves them."""

@@ -1,0 +1,72 @@
+"""From a request code to its processor, and from its outcome to a reply."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from cosmodrome.broker.processors import heartbeat, offsets, pull, query, send, topics
+from cosmodrome.codes import RequestCode, ResponseCode
+from cosmodrome.errors import ProtocolError, RequestCodeNotSupported, RequestError
+from cosmodrome.net.connection import Connection
+from cosmodrome.wire.command import Command
+
+if TYPE_CHECKING:
+    from cosmodrome.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+Processor = Callable[["Broker", Connection, Command], Coroutine[Any, Any, Command]]
+
+PROCESSORS: dict[int, Processor] = {
+    RequestCode.SEND_MESSAGE: send.send_message,
+    RequestCode.SEND_MESSAGE_V2: send.send_message,
+    RequestCode.SEND_BATCH_MESSAGE: send.send_message,
+    RequestCode.PULL_MESSAGE: pull.pull_message,
+    RequestCode.LITE_PULL_MESSAGE: pull.pull_message,
+    RequestCode.QUERY_CONSUMER_OFFSET: offsets.query_consumer_offset,
+    RequestCode.UPDATE_CONSUMER_OFFSET: offsets.update_consumer_offset,
+    RequestCode.GET_MAX_OFFSET: offsets.get_max_offset,
+    RequestCode.GET_MIN_OFFSET: offsets.get_min_offset,
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: offsets.search_offset,
+    RequestCode.GET_EARLIEST_MSG_STORETIME: offsets.get_earliest_store_time,
+    RequestCode.HEART_BEAT: heartbeat.heartbeat,
+    RequestCode.UNREGISTER_CLIENT: heartbeat.unregister_client,
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: heartbeat.get_consumer_list,
+    RequestCode.LOCK_BATCH_MQ: heartbeat.lock_queues,
+    RequestCode.UNLOCK_BATCH_MQ: heartbeat.unlock_queues,
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: heartbeat.get_consumer_connections,
+    RequestCode.GET_PRODUCER_CONNECTION_LIST: heartbeat.get_producer_connections,
+    RequestCode.QUERY_MESSAGE: query.query_message,
+    RequestCode.VIEW_MESSAGE_BY_ID: query.view_message,
+    RequestCode.UPDATE_AND_CREATE_TOPIC: topics.create_topic,
+    RequestCode.DELETE_TOPIC_IN_BROKER: topics.delete_topic,
+    RequestCode.GET_ALL_TOPIC_CONFIG: topics.get_all_topics,
+    RequestCode.GET_TOPIC_CONFIG: topics.get_topic,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: topics.get_system_topics,
+    RequestCode.GET_TOPIC_STATS_INFO: topics.get_topic_stats,
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: topics.query_topic_groups,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: topics.put_group,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: topics.delete_group,
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: topics.get_all_groups,
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: topics.get_group,
+    RequestCode.GET_CONSUME_STATS: topics.get_consume_stats,
+}
+
+
+async def unsupported(_broker: Broker, _connection: Connection, command: Command) -> Command:
+    raise RequestCodeNotSupported(command.code)
+
+
+async def answer(broker: Broker, connection: Connection, command: Command) -> Command:
+    """The only place where an outcome becomes a response code."""
+    try:
+        return await PROCESSORS.get(command.code, unsupported)(broker, connection, command)
+    except RequestError as refusal:  # expected: the peer asked for what it cannot have
+        return command.reply(refusal.code, remark=str(refusal))
+    except ProtocolError as error:  # the frame was sound, so the connection stays; what it carried was not
+        return command.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+    except Exception:  # ours: full trace here, nothing leaked there
+        log.exception("request %d (opaque %d) from %s failed", command.code, command.opaque, connection.peer)
+        return command.reply(ResponseCode.SYSTEM_ERROR, remark="internal error; see the broker log")

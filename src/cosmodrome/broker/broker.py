@@ -1,0 +1,219 @@
+"""The broker: wires the parts together and gives processors what they need."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from cosmodrome.broker.answer import answer
+from cosmodrome.broker.clients import Clients
+from cosmodrome.broker.consumer_offsets import ConsumerOffsets
+from cosmodrome.broker.groups import Groups
+from cosmodrome.broker.long_polls import HeldPull, LongPolls
+from cosmodrome.broker.queue_locks import QueueLocks
+from cosmodrome.broker.registration import Registration
+from cosmodrome.broker.topics import Topics
+from cosmodrome.clock import Clock, SystemClock
+from cosmodrome.codes import RequestCode
+from cosmodrome.config import BrokerConfig, NetConfig, StoreConfig
+from cosmodrome.errors import NoPermission, ServiceNotAvailable
+from cosmodrome.model import Perm, Property
+from cosmodrome.net.caller import Caller
+from cosmodrome.net.connection import Connection
+from cosmodrome.net.server import Server
+from cosmodrome.store.message_store import MessageStore
+from cosmodrome.wire import properties as props
+from cosmodrome.wire.bodies import RegisterBrokerBody
+from cosmodrome.wire.command import Command
+from cosmodrome.wire.ids import UniqueIds
+from cosmodrome.wire.record import pack_host
+from cosmodrome.wire.requests import ConsumerGroupHeader
+
+log = logging.getLogger(__name__)
+
+POLL_SWEEP_MS = 500
+CLIENT_SCAN_MS = 10_000
+
+Waiter = asyncio.Future[None]
+
+
+class Broker:
+    """One broker process.
+
+        broker = Broker(config, store_config)
+        await broker.start()                  # serves; `address` is known
+        await broker.run(stop)                # until the event `stop` is set
+
+    Everything happens on one event loop; what blocks (syncing files) goes to threads.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store_config: StoreConfig,
+        net_config: NetConfig | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.config = config
+        self.clock: Clock = clock or SystemClock()
+        self._net_config = net_config or NetConfig()
+        self._root = Path(store_config.store_path_root_dir)
+        folder = self._root / "config"
+        self.store = MessageStore.open(self._root, store_config, self.clock, self._arrived)
+        self._caller = Caller(config=self._net_config)
+        self.registration = Registration(config, self._caller, self.clock, self._registration_body)
+        self.topics = Topics(config, folder / "topics.json", self.clock, self.registration.topics_changed)
+        self.groups = Groups(config, folder / "subscriptionGroup.json", self.clock)
+        self.offsets = ConsumerOffsets(folder / "consumerOffset.json", self.clock)
+        self.clients = Clients(config.channel_expired_timeout)
+        self.locks = QueueLocks()
+        self.long_polls: LongPolls[Waiter] = LongPolls(config.max_pull_hold)
+        self._server = Server(
+            self._handle,
+            config.bind_address,
+            config.listen_port,
+            config=self._net_config,
+            on_close=self._connection_lost,
+        )
+        # What a send adds to every message and every answer, made once.
+        self.send_reply_fields = {Property.MSG_REGION: config.region_id, Property.TRACE_ON: _text(config.trace_on)}
+        self.stored_properties = props.encode({**self.send_reply_fields, Property.CLUSTER: config.broker_cluster_name})
+
+    # --- life
+
+    async def start(self) -> None:
+        """Serve, and tell the name servers; from here on `address` is known. Then await `run`."""
+        await self._server.start()
+        host = self.config.broker_ip1 or advertised_host(self.config.bind_address)
+        self.address = f"{host}:{self._server.port}"
+        self.packed_address = pack_host(host, self._server.port)
+        self.unique_ids = UniqueIds(self.packed_address[:4], os.getpid())
+        await self.registration.start(self.address)
+        log.info("broker %s serves on %s, store in %s", self.config.broker_name, self.address, self._root)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Keep serving until `stop` is set, then close. A background part that fails ends the broker loudly."""
+        async with asyncio.TaskGroup() as tasks:
+            flushing = tasks.create_task(self.store.flusher.run())
+            parts = (
+                tasks.create_task(self.registration.run()),
+                tasks.create_task(self._every(POLL_SWEEP_MS, self._wake_expired)),
+                tasks.create_task(self._every(CLIENT_SCAN_MS, self._drop_silent)),
+                tasks.create_task(self._save_tables()),
+            )
+            try:
+                await stop.wait()
+            finally:
+                for part in parts:
+                    part.cancel()
+                await self._stop_serving()
+                self.store.flusher.stop()
+                await flushing
+                self.store.close()
+        log.info("broker %s stopped", self.config.broker_name)
+
+    async def _stop_serving(self) -> None:
+        """Leave the name servers, answer what is in hand, then put the tables on disk."""
+        await self.registration.leave()
+        await self.stop_listening()
+        await self._caller.close()
+        await self._save_all()
+
+    async def stop_listening(self) -> None:
+        """Answer what is in hand and close every connection."""
+        self._wake(self.long_polls.take_all())
+        await self._server.close()
+
+    # --- what processors use
+
+    def check_permission(self, perm: int) -> None:
+        """Refuse what `brokerPermission` does not allow."""
+        if not self.config.broker_permission & perm:
+            what = "sending" if perm == Perm.WRITE else "pulling"
+            raise NoPermission(f"the broker[{self.address}] {what} message is forbidden")
+
+    async def arrival(self, topic: str, queue_id: int, offset: int, codes: frozenset[int] | None, hold_ms: int) -> None:
+        """Return when a wanted message arrived at or after `offset`, or when `hold_ms` are over."""
+        waiter: Waiter = asyncio.get_running_loop().create_future()
+        deadline_ms = self.clock.now_ms() + hold_ms
+        if self.long_polls.hold(HeldPull(topic, queue_id, offset, codes, deadline_ms, waiter)):
+            await waiter
+
+    def notify_members(self, group: str) -> None:
+        """Tell a group's members to rebalance, if both the broker and the group want that."""
+        consumers = self.clients.find_consumers(group)
+        config = self.groups.find_group(group)
+        if consumers is None or config is None or consumers.broadcasting:
+            return
+        if not (self.config.notify_consumer_ids_changed_enable and config.notify_consumer_ids_changed_enable):
+            return
+        for connection in list(consumers.members):
+            assert isinstance(connection, Connection)
+            notice = ConsumerGroupHeader(group)
+            connection.send(Command.request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, notice, oneway=True))
+
+    # --- inside
+
+    async def _handle(self, connection: Connection, command: Command) -> Command:
+        return await answer(self, connection, command)
+
+    def _arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int) -> None:
+        self._wake(self.long_polls.take_arrived(topic, queue_id, next_offset, tags_code))
+
+    def _wake(self, pulls: list[HeldPull[Waiter]]) -> None:
+        for pull in pulls:
+            if not pull.waiter.done():
+                pull.waiter.set_result(None)
+
+    def _wake_expired(self) -> None:
+        self._wake(self.long_polls.take_expired(self.clock.now_ms()))
+
+    def _drop_silent(self) -> None:
+        self.locks.expire(self.clock.now_ms())
+        for connection in self.clients.silent(self.clock.now_ms()):
+            assert isinstance(connection, Connection)
+            log.info("closing %s: no heartbeat for %d ms", connection.peer, self.config.channel_expired_timeout)
+            connection.close()
+
+    def _connection_lost(self, connection: Connection) -> None:
+        for group in self.clients.drop(connection):
+            self.notify_members(group)
+
+    def _registration_body(self) -> RegisterBrokerBody:
+        return RegisterBrokerBody(self.topics.data_version, {config.name: config for config in self.topics})
+
+    async def _every(self, period_ms: int, work: Callable[[], None]) -> None:
+        while True:
+            await self.clock.sleep(period_ms)
+            work()
+
+    async def _save_tables(self) -> None:
+        """Keep the files close behind the tables. A full disk is reported and tried again, not fatal."""
+        while True:
+            await self.clock.sleep(self.config.flush_consumer_offset_interval)
+            try:
+                await self._save_all()
+            except ServiceNotAvailable as error:
+                log.error("%s; trying again", error)
+
+    async def _save_all(self) -> None:
+        for table in (self.topics, self.groups, self.offsets):
+            await table.saved()
+
+
+def _text(flag: bool) -> str:
+    return "true" if flag else "false"
+
+
+def advertised_host(bind_address: str) -> str:
+    """The address others reach us by: the one we bind, or, when that is every one, this host's own."""
+    if bind_address not in ("", "0.0.0.0", "::"):
+        return bind_address
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return "127.0.0.1"

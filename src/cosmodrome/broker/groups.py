@@ -1,0 +1,79 @@
+"""The consumer groups of this broker."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from cosmodrome import state_file
+from cosmodrome.broker.tables import SavedTable
+from cosmodrome.clock import Clock
+from cosmodrome.config import BrokerConfig
+from cosmodrome.errors import GroupNotFound
+from cosmodrome.model import SYSTEM_GROUP_PREFIX, GroupConfig, check_group
+from cosmodrome.wire.bodies import GroupConfigWrapper
+
+log = logging.getLogger(__name__)
+
+BUILT_IN_GROUPS = (
+    "TOOLS_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+    "CID_RMQ_SYS_TRANS",
+)
+
+
+class Groups(SavedTable):
+    """Group name → config. With autoCreateSubscriptionGroup, asking for an unknown group makes it."""
+
+    def __init__(self, config: BrokerConfig, path: Path, clock: Clock) -> None:
+        super().__init__(path, clock)
+        self._auto_create = config.auto_create_subscription_group
+        self._groups: dict[str, GroupConfig] = {}
+        self._forbidden: Mapping[str, Mapping[str, int]] = {}  # obeyed by Apache only, but never dropped from its file
+        stored = state_file.load(path, GroupConfigWrapper.decode)
+        if stored is not None:
+            self._groups.update(stored.groups)
+            self._forbidden = stored.forbidden
+            self.data_version = stored.data_version
+        for name in BUILT_IN_GROUPS:
+            if name not in self._groups:
+                self.put(GroupConfig(name))
+
+    def __iter__(self) -> Iterator[GroupConfig]:
+        return iter(self._groups.values())
+
+    def find_group(self, name: str) -> GroupConfig | None:
+        """The group, made now if that is allowed; None if it is not."""
+        found = self._groups.get(name)
+        if found is None and (self._auto_create or name.startswith(SYSTEM_GROUP_PREFIX)):
+            return self.put(GroupConfig(check_group(name)))
+        return found
+
+    def group(self, name: str) -> GroupConfig:
+        found = self._groups.get(name) or self.find_group(name)
+        if found is None:
+            raise GroupNotFound(name)
+        return found
+
+    def put(self, config: GroupConfig) -> GroupConfig:
+        check_group(config.name)
+        if self._groups.get(config.name) != config:
+            log.info("group %s", config)
+            self._groups[config.name] = config
+            self.changed()
+        return config
+
+    def delete(self, name: str) -> None:
+        if self._groups.pop(name, None) is None:
+            raise GroupNotFound(name)
+        log.info("group %s deleted", name)
+        self.changed()
+
+    def encoded(self) -> bytes:
+        return GroupConfigWrapper(self.data_version, self._groups, self._forbidden).encode(pretty=True)

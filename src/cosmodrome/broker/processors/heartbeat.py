@@ -1,0 +1,111 @@
+"""Clients: who is there, and what belongs to whom."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cosmodrome.broker.clients import Member
+from cosmodrome.codes import Language
+from cosmodrome.errors import ConsumerNotOnline, RequestError
+from cosmodrome.net.connection import Connection
+from cosmodrome.wire.bodies import (
+    ClientConnection,
+    ConsumerConnection,
+    ConsumerData,
+    ConsumerIds,
+    HeartbeatData,
+    LockBatch,
+    ProducerConnection,
+    encode_locked,
+)
+from cosmodrome.wire.command import Command
+from cosmodrome.wire.requests import ConsumerGroupHeader, ProducerGroupHeader, UnregisterClient
+
+if TYPE_CHECKING:
+    from cosmodrome.broker.broker import Broker
+
+
+async def heartbeat(broker: Broker, connection: Connection, command: Command) -> Command:
+    """HEART_BEAT: the client is alive, with these producers and these consumers."""
+    data = HeartbeatData.decode(command.body)
+    now_ms = broker.clock.now_ms()
+    member = Member(data.client_id, connection.peer, command.language, command.version, now_ms)
+    for group in data.producers:
+        broker.clients.register_producer(group, connection, member)
+    for consumer in data.consumers:
+        _register_consumer(broker, connection, consumer, member)
+    return command.reply()
+
+
+def _register_consumer(broker: Broker, connection: Connection, data: ConsumerData, member: Member) -> None:
+    group = broker.groups.find_group(data.group)
+    if group is None:
+        return  # Apache answers success here too; the client's pull is then told that the group does not exist
+    broker.topics.ensure_retry_topic(group.name, group.retry_queues)
+    if broker.clients.register_consumer(data, connection, member):
+        broker.notify_members(group.name)
+
+
+async def unregister_client(broker: Broker, connection: Connection, command: Command) -> Command:
+    """UNREGISTER_CLIENT: leave one producer or consumer group."""
+    request = UnregisterClient.decode(command)
+    if request.producer_group:
+        broker.clients.unregister_producer(request.producer_group, connection)
+    if request.consumer_group and broker.clients.unregister_consumer(request.consumer_group, connection):
+        broker.notify_members(request.consumer_group)
+    return command.reply()
+
+
+async def get_consumer_list(broker: Broker, _connection: Connection, command: Command) -> Command:
+    """GET_CONSUMER_LIST_BY_GROUP: the client ids that share a group's queues."""
+    group = ConsumerGroupHeader.decode(command).consumer_group
+    consumers = broker.clients.find_consumers(group)
+    if consumers is None:
+        raise RequestError(f"no consumer for this group, {group}")
+    return command.reply(body=ConsumerIds(tuple(consumers.client_ids)).encode())
+
+
+async def lock_queues(broker: Broker, _connection: Connection, command: Command) -> Command:
+    """LOCK_BATCH_MQ: take or renew the queues of an orderly consumer; answers those it holds now."""
+    request = LockBatch.decode(command.body)
+    now_ms = broker.clock.now_ms()
+    taken = broker.locks.lock(request.consumer_group, request.client_id, request.queues, now_ms)
+    return command.reply(body=encode_locked(taken))
+
+
+async def unlock_queues(broker: Broker, _connection: Connection, command: Command) -> Command:
+    """UNLOCK_BATCH_MQ: let queues go."""
+    request = LockBatch.decode(command.body)
+    broker.locks.unlock(request.consumer_group, request.client_id, request.queues)
+    return command.reply()
+
+
+async def get_consumer_connections(broker: Broker, _connection: Connection, command: Command) -> Command:
+    """GET_CONSUMER_CONNECTION_LIST: the members of a group and its subscriptions."""
+    name = ConsumerGroupHeader.decode(command).consumer_group
+    group = broker.clients.find_consumers(name)
+    if group is None:
+        raise ConsumerNotOnline(f"the consumer group[{name}] not online")
+    body = ConsumerConnection(
+        connections=tuple(_connection_of(member) for member in group.members.values()),
+        subscriptions=group.subscriptions,
+        consume_type=group.consume_type,
+        message_model=group.message_model,
+        consume_from=group.consume_from,
+    )
+    return command.reply(body=body.encode())
+
+
+async def get_producer_connections(broker: Broker, _connection: Connection, command: Command) -> Command:
+    """GET_PRODUCER_CONNECTION_LIST: the members of a producer group."""
+    name = ProducerGroupHeader.decode(command).producer_group
+    members = broker.clients.producers(name)
+    if not members:
+        raise RequestError(f"the producer group[{name}] not exist")
+    return command.reply(body=ProducerConnection(tuple(_connection_of(m) for m in members.values())).encode())
+
+
+def _connection_of(member: Member) -> ClientConnection:
+    known = member.language in Language.__members__.values()
+    language = Language(member.language) if known else Language.OTHER
+    return ClientConnection(member.client_id, member.address, language, member.version)

@@ -1,0 +1,171 @@
+"""Topics and groups: create, change, delete, list, and what is in them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cosmodrome.errors import GroupNotFound, InvalidParameter
+from cosmodrome.model import MessageQueue, TopicConfig
+from cosmodrome.net.connection import Connection
+from cosmodrome.wire.bodies import (
+    ConsumeOffset,
+    ConsumeStats,
+    GroupConfigBody,
+    GroupConfigWrapper,
+    GroupList,
+    TopicConfigBody,
+    TopicConfigWrapper,
+    TopicList,
+    TopicOffset,
+    TopicStats,
+)
+from cosmodrome.wire.command import Command
+from cosmodrome.wire.requests import ConsumeStatsRequest, CreateTopic, DeleteGroup, GroupHeader, TopicHeader
+
+if TYPE_CHECKING:
+    from cosmodrome.broker.broker import Broker
+
+
+async def create_topic(broker: Broker, _connection: Connection, command: Command) -> Command:
+    """UPDATE_AND_CREATE_TOPIC: answered when the topic is on disk and the name servers were told."""
+    request = CreateTopic.decode(command)
+    if broker.topics.is_system(request.topic):
+        raise InvalidParameter(f"The topic[{request.topic}] is conflict with system topic.")
+    known = broker.topics.find_topic(request.topic)
+    broker.topics.put(
+        TopicConfig(
+            request.topic,
+            request.read_queue_nums,
+            request.write_queue_nums,
+            request.perm,
+            request.topic_filter_type,
+            request.topic_sys_flag or 0,
+            request.order,
+            _changed_attributes(known, request.attributes),
+        )
+    )
+    await broker.topics.saved()
+    await broker.registration.announce()
+    return command.reply()
+
+
+def _changed_attributes(known: TopicConfig | None, changes: str | None) -> dict[str, str]:
+    """Apache's `+key=value,-key` over what the topic has."""
+    attributes = dict(known.attributes) if known else {}
+    for change in filter(None, (changes or "").split(",")):
+        key, _, value = change[1:].partition("=")
+        if change[0] == "+" and key and value:
+            attributes[key] = value
+        elif change[0] == "-" and key:
+            attributes.pop(key, None)
+        else:
+            raise InvalidParameter(f"attribute change {change!r} is neither +key=value nor -key")
+    return attributes
+
+
+async def delete_topic(broker: Broker, _connection: Connection, command: Command) -> Command:
+    """DELETE_TOPIC_IN_BROKER: its config, its queues and every group's offsets on it."""
+    name = TopicHeader.decode(command).topic
+    if broker.topics.is_system(name):
+        raise InvalidParameter(f"The topic[{name}] is conflict with system topic.")
+    broker.topics.delete(name)
+    broker.offsets.forget_topic(name)
+    await broker.topics.saved()
+    broker.store.delete_topic(name)
+    return command.reply()
+
+
+async def get_all_topics(broker: Broker, _connection: Connection, command: Command) -> Command:
+    """GET_ALL_TOPIC_CONFIG."""
+    topics = {config.name: config for config in broker.topics}
+    return command.reply(body=TopicConfigWrapper(broker.topics.data_version, topics).encode())
+
+
+async def get_topic(broker: Broker, _connection: Connection, command: Command) -> Command:
+    """GET_TOPIC_CONFIG."""
+    config = broker.topics.topic(TopicHeader.decode(command).topic)
+    return command.reply(body=TopicConfigBody(config).encode())
+
+
+async def get_system_topics(broker: Broker, _connection: Connection, command: Command) -> Command:
+    """GET_SYSTEM_TOPIC_LIST_FROM_BROKER."""
+    names = tuple(config.name for config in broker.topics if broker.topics.is_system(config.name))
+    return command.reply(body=TopicList(names).encode())
+
+
+async def get_topic_stats(broker: Broker, _connection: Connection, command: Command) -> Command:
+    """GET_TOPIC_STATS_INFO: where each queue begins and ends."""
+    topic = broker.topics.topic(TopicHeader.decode(command).topic)
+    stats = {}
+    for queue_id in range(max(topic.read_queues, topic.write_queues)):
+        low = max(0, broker.store.min_offset(topic.name, queue_id))
+        high = broker.store.max_offset(topic.name, queue_id)
+        updated = broker.store.store_time(topic.name, queue_id, high - 1) if high > low else 0
+        queue = MessageQueue(topic.name, broker.config.broker_name, queue_id)
+        stats[queue] = TopicOffset(min_offset=low, max_offset=high, last_update_timestamp=updated)
+    return command.reply(body=TopicStats(stats).encode())
+
+
+async def query_topic_groups(broker: Broker, _connection: Connection, command: Command) -> Command:
+    """QUERY_TOPIC_CONSUME_BY_WHO: groups that subscribe to a topic now, or have consumed it."""
+    topic = TopicHeader.decode(command).topic
+    online = [group.name for group in broker.clients.consumer_groups() if topic in group.subscriptions]
+    return command.reply(body=GroupList(tuple(sorted({*online, *broker.offsets.groups_of(topic)}))).encode())
+
+
+async def put_group(broker: Broker, _connection: Connection, command: Command) -> Command:
+    """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP."""
+    broker.groups.put(GroupConfigBody.decode(command.body).group)
+    await broker.groups.saved()
+    return command.reply()
+
+
+async def delete_group(broker: Broker, _connection: Connection, command: Command) -> Command:
+    """DELETE_SUBSCRIPTIONGROUP."""
+    request = DeleteGroup.decode(command)
+    broker.groups.delete(request.group_name)
+    if request.clean_offset or request.remove_offset:
+        broker.offsets.forget_group(request.group_name)
+    await broker.groups.saved()
+    return command.reply()
+
+
+async def get_all_groups(broker: Broker, _connection: Connection, command: Command) -> Command:
+    """GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
+    groups = {config.name: config for config in broker.groups}
+    return command.reply(body=GroupConfigWrapper(broker.groups.data_version, groups).encode())
+
+
+async def get_group(broker: Broker, _connection: Connection, command: Command) -> Command:
+    """GET_SUBSCRIPTIONGROUP_CONFIG."""
+    name = GroupHeader.decode(command).group
+    config = broker.groups.find_group(name)
+    if config is None:
+        raise GroupNotFound(name)
+    return command.reply(body=GroupConfigBody(config).encode())
+
+
+async def get_consume_stats(broker: Broker, _connection: Connection, command: Command) -> Command:
+    """GET_CONSUME_STATS: how far a group is behind on each queue."""
+    request = ConsumeStatsRequest.decode(command)
+    group = request.consumer_group
+    topics = [request.topic] if request.topic else list(broker.offsets.of_group(group))
+    stats = {}
+    for name in topics:
+        topic = broker.topics.find_topic(name)
+        if topic is not None:
+            stats.update(_queue_stats(broker, group, topic))
+    return command.reply(body=ConsumeStats(stats).encode())
+
+
+def _queue_stats(broker: Broker, group: str, topic: TopicConfig) -> dict[MessageQueue, ConsumeOffset]:
+    stats = {}
+    for queue_id in range(topic.read_queues):
+        end = broker.store.max_offset(topic.name, queue_id)
+        consumed = broker.offsets.find_offset(group, topic.name, queue_id) or 0
+        last_ms = broker.store.store_time(topic.name, queue_id, consumed - 1) if consumed else 0
+        queue = MessageQueue(topic.name, broker.config.broker_name, queue_id)
+        stats[queue] = ConsumeOffset(
+            broker_offset=end, consumer_offset=consumed, pull_offset=consumed, last_timestamp=last_ms
+        )
+    return stats

@@ -1,0 +1,170 @@
+"""The topics of this broker: who may send where, and which come into being by themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from cosmodrome import state_file
+from cosmodrome.broker.tables import SavedTable
+from cosmodrome.clock import Clock
+from cosmodrome.config import BrokerConfig
+from cosmodrome.errors import InvalidParameter, NoPermission, TopicNotFound
+from cosmodrome.model import (
+    AUTO_CREATE_TOPIC,
+    READ_WRITE,
+    RETRY_PREFIX,
+    SYSTEM_PREFIX,
+    Perm,
+    TopicConfig,
+    check_topic,
+    retry_topic,
+)
+from cosmodrome.wire.bodies import TopicConfigWrapper
+
+log = logging.getLogger(__name__)
+
+SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
+BENCHMARK_TOPIC = "BenchmarkTest"
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+OFFSET_MOVED_EVENT = "OFFSET_MOVED_EVENT"
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+
+NOT_SENDABLE = frozenset(
+    {SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_EVENT}
+)
+SYSTEM_TOPICS = NOT_SENDABLE | {AUTO_CREATE_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC}
+
+MAX_QUEUES = 65_535
+DELAY_LEVELS = 18
+BENCHMARK_QUEUES = 1_024
+CLUSTER_TOPIC_QUEUES = 16
+
+
+class Topics(SavedTable):
+    """Topic name → config. `on_change` is called after every change, so that name servers hear of it."""
+
+    def __init__(self, config: BrokerConfig, path: Path, clock: Clock, on_change: Callable[[], None]) -> None:
+        super().__init__(path, clock)
+        self._config = config
+        self._on_change = on_change
+        self._topics: dict[str, TopicConfig] = {}
+        stored = state_file.load(path, TopicConfigWrapper.decode)
+        if stored is not None:
+            self._topics.update(stored.topics)
+            self.data_version = stored.data_version
+        self._add_reserved()
+
+    def __iter__(self) -> Iterator[TopicConfig]:
+        return iter(self._topics.values())
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    def find_topic(self, name: str) -> TopicConfig | None:
+        return self._topics.get(name)
+
+    def topic(self, name: str) -> TopicConfig:
+        found = self._topics.get(name)
+        if found is None:
+            raise TopicNotFound(name)
+        return found
+
+    def sendable(self, name: str, template: str, queues_wanted: int) -> TopicConfig:
+        """The topic to send to, created from `template` when it may be."""
+        if name in NOT_SENDABLE:
+            raise NoPermission(f"Sending message to topic[{name}] is forbidden.")
+        found = self._topics.get(name)
+        if found is None:
+            check_topic(name)
+            found = self._create_in_send(name, template, queues_wanted)
+        if not found.writable:
+            raise NoPermission(f"the topic[{name}] sending message is forbidden")
+        return found
+
+    def _create_in_send(self, name: str, template_name: str, queues_wanted: int) -> TopicConfig:
+        template = self._topics.get(template_name)
+        if template is not None and template.inheritable:
+            queues = max(1, min(queues_wanted, template.write_queues))
+            perm = template.perm & ~Perm.INHERIT
+            return self.put(TopicConfig(name, queues, queues, int(perm), sys_flag=template.sys_flag))
+        if name.startswith(RETRY_PREFIX):
+            return self.put(TopicConfig(name, 1, 1))
+        raise TopicNotFound(name)
+
+    def ensure_retry_topic(self, group: str, queues: int) -> TopicConfig:
+        name = retry_topic(group)
+        return self._topics.get(name) or self.put(TopicConfig(check_topic(name), queues, queues))
+
+    def put(self, config: TopicConfig) -> TopicConfig:
+        """Create or replace a topic; putting what is there already changes nothing."""
+        check_topic(config.name)
+        if not (0 <= config.read_queues <= MAX_QUEUES and 0 <= config.write_queues <= MAX_QUEUES):
+            raise InvalidParameter(f"topic {config.name}: queue counts must be 0 to {MAX_QUEUES}")
+        if not 0 <= config.perm <= (Perm.READ | Perm.WRITE | Perm.INHERIT):
+            raise InvalidParameter(f"topic {config.name}: perm {config.perm} is not one of 0 to 7")
+        if self._topics.get(config.name) != config:
+            log.info("topic %s", config)
+            self._topics[config.name] = config
+            self.changed()
+            self._on_change()
+        return config
+
+    def delete(self, name: str) -> None:
+        if self._topics.pop(name, None) is not None:
+            log.info("topic %s deleted", name)
+            self.changed()
+            self._on_change()
+
+    def is_system(self, name: str) -> bool:
+        return (
+            name in SYSTEM_TOPICS
+            or name.startswith(SYSTEM_PREFIX)
+            or name in (self._config.broker_cluster_name, self._config.broker_name, self._reply_topic)
+        )
+
+    @property
+    def _reply_topic(self) -> str:
+        return f"{self._config.broker_cluster_name}_REPLY_TOPIC"
+
+    def _add_reserved(self) -> None:
+        """The topics every Apache broker has; a stored one keeps its settings, but TBW102 follows the config."""
+        for config in self._reserved():
+            if not _is_topic_name(config.name):
+                log.warning("no topic %s: a broker or cluster may be called so, a topic may not", config.name)
+            elif config.name == AUTO_CREATE_TOPIC or config.name not in self._topics:
+                self.put(config)
+        template = self._topics.get(AUTO_CREATE_TOPIC)
+        if template is not None and not self._config.auto_create_topic_enable:
+            self.put(dataclasses.replace(template, perm=int(template.perm & ~Perm.INHERIT)))
+
+    def _reserved(self) -> Iterator[TopicConfig]:
+        config = self._config
+        inherited = READ_WRITE | Perm.INHERIT
+        cluster_perm = int(inherited if config.cluster_topic_enable else Perm.INHERIT)
+        broker_perm = READ_WRITE if config.broker_topic_enable else int(Perm.INHERIT)
+        if config.auto_create_topic_enable:
+            queues = config.default_topic_queue_nums
+            yield TopicConfig(AUTO_CREATE_TOPIC, queues, queues, int(inherited))
+        yield TopicConfig(config.broker_cluster_name, CLUSTER_TOPIC_QUEUES, CLUSTER_TOPIC_QUEUES, cluster_perm)
+        yield TopicConfig(config.broker_name, 1, 1, broker_perm)
+        yield TopicConfig(BENCHMARK_TOPIC, BENCHMARK_QUEUES, BENCHMARK_QUEUES)
+        yield TopicConfig(SCHEDULE_TOPIC, DELAY_LEVELS, DELAY_LEVELS)
+        for name in (SELF_TEST_TOPIC, OFFSET_MOVED_EVENT, self._reply_topic, HALF_TOPIC, OP_HALF_TOPIC):
+            yield TopicConfig(name, 1, 1)
+
+    def encoded(self) -> bytes:
+        return TopicConfigWrapper(self.data_version, self._topics).encode(pretty=True)
+
+
+def _is_topic_name(name: str) -> bool:
+    try:
+        check_topic(name)
+    except InvalidParameter:
+        return False
+    return True

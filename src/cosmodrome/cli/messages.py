@@ -1,0 +1,95 @@
+"""`cosmodrome send` and `cosmodrome tail`."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from cosmodrome.cli.options import namesrv_option, output_option
+from cosmodrome.cli.output import echo_json, message_json, message_text, send_result_json, send_result_text
+from cosmodrome.client.producer import Producer
+from cosmodrome.client.queue_reader import TopicReader
+from cosmodrome.model import Message, SendResult
+from cosmodrome.net.loop import run
+
+CLI_GROUP = "cosmodrome-cli"
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("body")
+@click.option("--tag", default="", help="The message's tag, which consumers filter by.")
+@click.option("--key", "keys", multiple=True, help="A key to find the message by; may be given several times.")
+@click.option("--property", "pairs", multiple=True, metavar="NAME=VALUE", help="A user property; several may be given.")
+@click.option("--timeout", "timeout_ms", default=3_000, show_default=True, help="Milliseconds to wait for the broker.")
+@namesrv_option
+@output_option
+def send(
+    topic: str,
+    body: str,
+    tag: str,
+    keys: tuple[str, ...],
+    pairs: tuple[str, ...],
+    timeout_ms: int,
+    namesrv: str,
+    output: str,
+) -> None:
+    """Send BODY to TOPIC; BODY - reads it from standard input."""
+    data = sys.stdin.buffer.read() if body == "-" else body.encode(errors="surrogateescape")
+    message = Message(topic, data, tags=tag, keys=list(keys), properties=_properties(pairs))
+    result = run(_send(message, namesrv, timeout_ms))
+    if output == "json":
+        echo_json(send_result_json(result))
+    else:
+        click.echo(send_result_text(result))
+
+
+def _properties(pairs: tuple[str, ...]) -> dict[str, str]:
+    properties = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not (name and equals and value):
+            raise click.BadParameter(f"{pair!r}: write NAME=VALUE", param_hint="--property")
+        properties[name] = value
+    return properties
+
+
+async def _send(message: Message, namesrv: str, timeout_ms: int) -> SendResult:
+    async with Producer(group=CLI_GROUP, namesrv=namesrv) as producer:
+        return await producer.send(message, timeout_ms=timeout_ms)
+
+
+@click.command()
+@click.argument("topic")
+@click.option(
+    "--from",
+    "start",
+    type=click.Choice(["earliest", "latest"]),
+    default="latest",
+    show_default=True,
+    help="Begin with the oldest message kept, or with the next one to come.",
+)
+@click.option("--limit", type=click.IntRange(1), help="Stop after this many messages; otherwise Ctrl-C stops.")
+@click.option("--tag", "expression", default="*", show_default=True, help="Tags to show, such as 'paid || refunded'.")
+@namesrv_option
+@output_option
+def tail(topic: str, start: str, limit: int | None, expression: str, namesrv: str, output: str) -> None:
+    """Show the messages of TOPIC as they come. No consumer group is involved, so no group misses anything."""
+    try:
+        run(_tail(TopicReader(topic, expression, namesrv=namesrv, from_earliest=start == "earliest"), limit, output))
+    except KeyboardInterrupt:
+        pass  # how a tail ends
+
+
+async def _tail(reader: TopicReader, limit: int | None, output: str) -> None:
+    shown = 0
+    async with reader:
+        async for message in reader:
+            if output == "json":
+                echo_json(message_json(message))
+            else:
+                click.echo(message_text(message))
+            shown += 1
+            if shown == limit:
+                return

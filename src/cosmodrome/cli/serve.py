@@ -1,0 +1,267 @@
+"""`cosmodrome up`, `cosmodrome namesrv` and `cosmodrome broker`: the daemons, in the foreground."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cosmodrome.broker.broker import Broker
+from cosmodrome.cli.options import PORT, config_option, host_option
+from cosmodrome.clock import SystemClock
+from cosmodrome.config import (
+    DEFAULT_BROKER_PORT,
+    DEFAULT_CONSOLE_PORT,
+    DEFAULT_NAMESRV_PORT,
+    BrokerConfig,
+    NameServerConfig,
+    NetConfig,
+    StoreConfig,
+    check_keys,
+    read_properties,
+)
+from cosmodrome.errors import ConfigError
+from cosmodrome.nameserver.server import NameServer
+from cosmodrome.net.loop import run
+
+log = logging.getLogger(__name__)
+
+BROKER_PORT_STEP = 10  # a broker's neighbours belong to it: two below for old clients, one above for replication
+BROKER_START_SECONDS = 60
+MAX_BROKERS = 26
+DEFAULT_BROKER_NAME = "broker-a"
+
+
+@click.command()
+@click.option("--data", "data_dir", default="cosmodrome-data", show_default=True, help="Folder that keeps everything.")
+@host_option
+@click.option("--namesrv-port", type=PORT, default=DEFAULT_NAMESRV_PORT, show_default=True)
+@click.option("--broker-port", type=PORT, help=f"Port of the first broker.  [default: {DEFAULT_BROKER_PORT}]")
+@click.option(
+    "--console-port",
+    type=PORT,
+    default=DEFAULT_CONSOLE_PORT,
+    show_default=True,
+    help="Kept for the web console, which is not part of this version: nothing is started.",
+)
+@click.option("--brokers", type=click.IntRange(1, MAX_BROKERS), default=1, show_default=True, help="Broker processes.")
+@config_option
+def up(
+    data_dir: str,
+    host: str,
+    namesrv_port: int,
+    broker_port: int | None,
+    console_port: int,
+    brokers: int,
+    config_file: str | None,
+) -> None:
+    """Start a name server and a broker in one process. Ctrl-C stops both cleanly."""
+    properties = _properties(config_file)
+    data = Path(data_dir)
+    namesrv_config = NameServerConfig(
+        bind_address=host, listen_port=namesrv_port, kv_config_path=str(data / "namesrv" / "kvConfig.json")
+    )
+    broker_config, store_config = _broker_configs(
+        properties,
+        {"bind_address": host, "listen_port": broker_port},
+        name=DEFAULT_BROKER_NAME,
+        store=None if "storePathRootDir" in properties else str(data / DEFAULT_BROKER_NAME),
+    )
+    run(_up(namesrv_config, broker_config, store_config, brokers, data, config_file))
+
+
+async def _up(
+    namesrv_config: NameServerConfig,
+    broker_config: BrokerConfig,
+    store_config: StoreConfig,
+    brokers: int,
+    data: Path,
+    config_file: str | None,
+) -> None:
+    started = time.monotonic()
+    stop = _stop_on_signal()
+    name_server = NameServer(namesrv_config, NetConfig(), SystemClock())
+    await name_server.start()
+    broker_config = dataclasses.replace(broker_config, namesrv_addr=name_server.address)
+    stop_name_server = asyncio.Event()
+    serving = asyncio.create_task(name_server.run(stop_name_server))
+    try:
+        broker = Broker(broker_config, store_config)
+        await broker.start()
+        async with _BrokerProcesses(broker_config, brokers - 1, data, config_file, stop):
+            click.echo(_ready_text(name_server.address, broker, data, brokers, time.monotonic() - started))
+            await broker.run(stop)
+    finally:
+        stop_name_server.set()  # last, so that the brokers could say goodbye
+        await serving
+    click.echo("stopped")
+
+
+def _ready_text(name_server: str, broker: Broker, data: Path, brokers: int, seconds: float) -> str:
+    others = f" and {brokers - 1} more" if brokers > 1 else ""
+    first = f"broker {broker.config.broker_name} on {broker.address}{others}"
+    here = "" if name_server == f"127.0.0.1:{DEFAULT_NAMESRV_PORT}" else f" --namesrv {name_server}"
+    return "\n".join(
+        (
+            f"name server on {name_server}, {first}, data in {data}",
+            f"ready after {seconds:.2f} s; Ctrl-C stops. A first message, from another terminal:",
+            f"  cosmodrome send hello 'Hello, world' --tag greeting --key 1{here}",
+            f"  cosmodrome tail hello --from earliest --limit 1{here}",
+        )
+    )
+
+
+@click.command()
+@host_option
+@click.option("--port", type=PORT, default=DEFAULT_NAMESRV_PORT, show_default=True, help="Port to listen on.")
+@click.option("--kv-config", type=click.Path(dir_okay=False), default="", help="File that keeps the KV config.")
+def namesrv(host: str, port: int, kv_config: str) -> None:
+    """Start a name server."""
+    run(_namesrv(NameServerConfig(bind_address=host, listen_port=port, kv_config_path=kv_config)))
+
+
+async def _namesrv(config: NameServerConfig) -> None:
+    stop = _stop_on_signal()
+    name_server = NameServer(config, NetConfig(), SystemClock())
+    await name_server.start()
+    click.echo(f"name server on {name_server.address}: ready; Ctrl-C stops")
+    await name_server.run(stop)
+    click.echo("stopped")
+
+
+@click.command()
+@click.option("-n", "--namesrv", envvar="NAMESRV_ADDR", metavar="HOST:PORT[;…]", help="Name servers to register with.")
+@config_option
+@click.option("--store", type=click.Path(file_okay=False), help="Store folder; one that Apache wrote will do.")
+@click.option("--host", help="Address to listen on.  [default: 127.0.0.1]")
+@click.option("--port", type=PORT, help=f"Port to listen on.  [default: {DEFAULT_BROKER_PORT}]")
+@click.option("--name", help=f"The broker's name.  [default: {DEFAULT_BROKER_NAME}]")
+def broker(
+    namesrv: str | None,
+    config_file: str | None,
+    store: str | None,
+    host: str | None,
+    port: int | None,
+    name: str | None,
+) -> None:
+    """Start a broker. What the command line says wins over the config file."""
+    flags = {"namesrv_addr": namesrv, "bind_address": host, "listen_port": port, "broker_name": name}
+    properties = _properties(config_file)
+    broker_config, store_config = _broker_configs(properties, flags, name=DEFAULT_BROKER_NAME, store=store)
+    if not broker_config.name_servers:
+        raise ConfigError(
+            "the broker needs a name server: -n host:port, NAMESRV_ADDR, or namesrvAddr in the config file"
+        )
+    run(_broker(broker_config, store_config))
+
+
+async def _broker(config: BrokerConfig, store_config: StoreConfig) -> None:
+    stop = _stop_on_signal()
+    serving = Broker(config, store_config)
+    await serving.start()
+    click.echo(f"broker {config.broker_name} on {serving.address}: ready; Ctrl-C stops")
+    await serving.run(stop)
+    click.echo("stopped")
+
+
+def _properties(config_file: str | None) -> dict[str, str]:
+    if config_file is None:
+        return {}
+    properties = read_properties(Path(config_file))
+    check_keys(properties, BrokerConfig, StoreConfig, NetConfig)
+    return properties
+
+
+def _broker_configs(
+    properties: dict[str, str], flags: dict[str, Any], *, name: str, store: str | None
+) -> tuple[BrokerConfig, StoreConfig]:
+    """Defaults ← file ← flags."""
+    given = {key: value for key, value in flags.items() if value is not None}
+    config = dataclasses.replace(BrokerConfig(broker_name=name).with_properties(properties), **given)
+    store_config = StoreConfig(store_path_root_dir=str(Path("cosmodrome-data") / config.broker_name))
+    store_config = store_config.with_properties(properties)
+    if store is not None:
+        store_config = dataclasses.replace(store_config, store_path_root_dir=store)
+    return config, store_config
+
+
+def _stop_on_signal() -> asyncio.Event:
+    """Set by the first Ctrl-C or SIGTERM; a second Ctrl-C ends the process at once."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def on_signal() -> None:
+        stop.set()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal)
+    return stop
+
+
+class _BrokerProcesses:
+    """The brokers of `up --brokers N` beyond the first: one process each, so that each has a core of its own."""
+
+    def __init__(
+        self, first: BrokerConfig, count: int, data: Path, config_file: str | None, stop: asyncio.Event
+    ) -> None:
+        self._first = first
+        self._count = count
+        self._data = data
+        self._config_file = config_file
+        self._stop = stop
+        self._watching: list[asyncio.Task[None]] = []
+        self._processes: list[asyncio.subprocess.Process] = []
+
+    async def __aenter__(self) -> None:
+        try:
+            for index in range(1, self._count + 1):
+                await self._start(index)
+        except BaseException:
+            await self.__aexit__()
+            raise
+
+    async def _start(self, index: int) -> None:
+        name = f"broker-{chr(ord('a') + index)}"
+        first_port = self._first.listen_port
+        port = first_port + index * BROKER_PORT_STEP if first_port else 0
+        arguments = ["broker", "-n", self._first.namesrv_addr, "--name", name, "--port", str(port)]
+        arguments += ["--host", self._first.bind_address, "--store", str(self._data / name)]
+        if self._config_file is not None:
+            arguments += ["-c", self._config_file]
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "cosmodrome", *arguments, stdout=asyncio.subprocess.PIPE, start_new_session=True
+        )
+        self._processes.append(process)
+        await _wait_ready(process, name)
+        self._watching.append(asyncio.create_task(self._watch(process, name)))
+
+    async def _watch(self, process: asyncio.subprocess.Process, name: str) -> None:
+        code = await process.wait()
+        if not self._stop.is_set():
+            log.error("%s ended with code %d; stopping", name, code)
+            self._stop.set()
+
+    async def __aexit__(self, *_error: object) -> None:
+        for process in self._processes:
+            if process.returncode is None:
+                process.terminate()
+        await asyncio.gather(*(process.wait() for process in self._processes), *self._watching)
+
+
+async def _wait_ready(process: asyncio.subprocess.Process, name: str) -> None:
+    assert process.stdout is not None
+    try:
+        line = await asyncio.wait_for(process.stdout.readline(), BROKER_START_SECONDS)
+    except TimeoutError:
+        line = b""
+    if b"ready" not in line:
+        raise ConfigError(f"{name} did not start; its messages are above")

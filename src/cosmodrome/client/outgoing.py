@@ -1,0 +1,145 @@
+"""From a Message to what goes on the wire: checks, properties, compression. Pure.
+
+The checks refuse here what every broker would refuse or, worse, would misread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cosmodrome.config import KIB, MIB
+from cosmodrome.errors import InvalidMessage, InvalidParameter
+from cosmodrome.model import DLQ_PREFIX, RETRY_PREFIX, Message, Property, check_topic
+from cosmodrome.wire import properties as properties_string
+from cosmodrome.wire.batch import encode_batch
+from cosmodrome.wire.compression import compress
+
+MAX_BODY_BYTES = 4 * MIB
+COMPRESS_FROM_BYTES = 4 * KIB
+MAX_DELAY_LEVEL = 18
+
+# Set by message fields, by brokers or by clients on their own; a user's value would be lost or would mislead them.
+_RESERVED = """
+    KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP MIN_OFFSET MAX_OFFSET BUYER_ID TRANSFER_FLAG
+    CORRECTION_FLAG MQ2_FLAG DUP_INFO REDIRECT PROPERTY_FORWARD_QUEUE_ID ORIGIN_MESSAGE_ID RECONSUME_TIME
+    MAX_RECONSUME_TIMES MSG_REGION TRACE_ON UNIQ_KEY EXTEND_UNIQ_INFO CONSUME_START_TIME INNER_NUM INNER_BASE
+    CHECK_IMMUNITY_TIME_IN_SECONDS TRAN_PREPARED_QUEUE_OFFSET __transactionId__ TRANSACTION_CHECK_TIMES INSTANCE_ID
+    CORRELATION_ID REPLY_TO_CLIENT TTL MSG_TYPE ARRIVE_TIME PUSH_REPLY_TIME CLUSTER POP_CK POP_CK_OFFSET 1ST_POP_TIME
+    __SHARDINGKEY INNER_MULTI_DISPATCH INNER_MULTI_QUEUE_OFFSET TRACE_CONTEXT TIMER_DELAY_SEC TIMER_DELAY_MS
+    TIMER_DELIVER_MS TIMER_OUT_MS TIMER_ENQUEUE_MS TIMER_DEQUEUE_MS TIMER_ROLL_TIMES TIMER_DEL_UNIQKEY
+    TIMER_DELAY_LEVEL __BORNHOST BORN_TIMESTAMP __CRC32# DLQ_ORIGIN_TOPIC DLQ_ORIGIN_MESSAGE_ID
+"""
+RESERVED_PROPERTIES = frozenset(_RESERVED.split())
+
+
+def check_sendable_topic(topic: str) -> None:
+    try:
+        check_topic(topic)
+    except InvalidParameter as error:
+        raise InvalidMessage(str(error)) from None
+
+
+def check_body(body: bytes) -> None:
+    if not isinstance(body, bytes):
+        raise InvalidMessage(f"the body is {type(body).__name__}; it must be bytes")
+    if not body:
+        raise InvalidMessage("the body is empty; RocketMQ cannot tell an empty body from none")
+    if len(body) > MAX_BODY_BYTES:
+        raise InvalidMessage(f"the body has {len(body)} bytes; at most {MAX_BODY_BYTES} are allowed")
+
+
+def packed_body(body: bytes) -> tuple[bytes, int]:
+    """The body as it is sent, and the sys flag that says how: a large one compressed, if that makes it smaller."""
+    if len(body) >= COMPRESS_FROM_BYTES:
+        packed, sys_flag = compress(body)
+        if len(packed) < len(body):
+            return packed, sys_flag
+    return body, 0
+
+
+def encode_properties(message: Message, unique_id: str) -> str:
+    """The properties string of a message, system properties first; InvalidMessage when a reader would misread it."""
+    wait = "true" if message.wait_store_ok else "false"
+    parts = [f"UNIQ_KEY\x01{unique_id}\x02WAIT\x01{wait}"]
+    if message.tags:
+        parts.append(f"TAGS\x01{message.tags}")
+    if message.keys:
+        parts.append(f"KEYS\x01{_joined_keys(message.keys)}")
+    if message.delay_level:
+        _check_delay_level(message.delay_level)
+        parts.append(f"DELAY\x01{message.delay_level}")
+    for name, value in message.properties.items():
+        _check_property(name, value)
+        parts.append(f"{name}\x01{value}")
+    parts.append("")
+    encoded = "\x02".join(parts)
+    _check_encoded(encoded, properties=len(parts))
+    return encoded
+
+
+def _joined_keys(keys: str | Sequence[str]) -> str:
+    if isinstance(keys, str):
+        return keys
+    for key in keys:
+        if not key or " " in key:
+            raise InvalidMessage(f"the key {key!r} is empty or holds a blank; blanks separate keys")
+    return " ".join(keys)
+
+
+def _check_delay_level(level: int) -> None:
+    if not 0 < level <= MAX_DELAY_LEVEL:
+        raise InvalidMessage(f"the delay level is {level}; it must be 1 to {MAX_DELAY_LEVEL}, or 0 for no delay")
+
+
+def _check_property(name: str, value: str) -> None:
+    if not isinstance(name, str) or not isinstance(value, str):
+        raise InvalidMessage(f"the property {name!r}: {value!r} must be text")
+    if not name or not value:
+        raise InvalidMessage(f"the property {name!r}: {value!r} has an empty part; readers would drop it")
+    if name in RESERVED_PROPERTIES:
+        raise InvalidMessage(f"the property name {name!r} is RocketMQ's own; choose another")
+
+
+def _check_encoded(encoded: str, properties: int) -> None:
+    """One pass over the whole string instead of one over each part: exactly our own separators may be in it."""
+    if encoded.count("\x01") != properties or encoded.count("\x02") != properties:
+        raise InvalidMessage(r"tags, keys and properties must not contain the characters \x01 and \x02")
+    try:
+        size = len(encoded.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidMessage(f"tags, keys and properties must be valid text: {error}") from None
+    if size > properties_string.MAX_SIZE_BYTES:
+        limit = properties_string.MAX_SIZE_BYTES
+        raise InvalidMessage(f"tags, keys and properties take {size} bytes together; at most {limit} are allowed")
+
+
+def check_batch(messages: Sequence[Message]) -> None:
+    """A batch is stored by one append to one queue, so its messages must agree on where and how."""
+    if not messages:
+        raise InvalidMessage("the batch is empty")
+    topic, wait = messages[0].topic, messages[0].wait_store_ok
+    if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        raise InvalidMessage(f"a batch cannot go to {topic}; send the messages one by one")
+    for message in messages:
+        if message.topic != topic:
+            raise InvalidMessage(f"a batch has one topic; this one has {topic} and {message.topic}")
+        if message.wait_store_ok != wait:
+            raise InvalidMessage("the messages of a batch must agree on wait_store_ok")
+        if message.delay_level:
+            raise InvalidMessage("a batch cannot be delayed; send the messages one by one")
+        check_body(message.body)
+
+
+def encode_batch_body(messages: Sequence[Message], unique_ids: Sequence[str]) -> bytes:
+    encoded = encode_batch(
+        (message.flag, message.body, encode_properties(message, unique_id))
+        for message, unique_id in zip(messages, unique_ids, strict=True)
+    )
+    if len(encoded) > MAX_BODY_BYTES:
+        raise InvalidMessage(f"the batch has {len(encoded)} bytes; at most {MAX_BODY_BYTES} are allowed: split it")
+    return encoded
+
+
+def batch_properties(wait_store_ok: bool) -> str:
+    """The header's own properties. No UNIQ_KEY: brokers 4.9 to 5.2 would put it over every message's own."""
+    return properties_string.encode({Property.WAIT: "true" if wait_store_ok else "false"})

@@ -1,0 +1,96 @@
+"""Pulling one queue: one pull at a time, each waiting on the broker until there is something."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+
+from cosmodrome.client.instance import Instance
+from cosmodrome.clock import Clock
+from cosmodrome.codes import RequestCode, ResponseCode
+from cosmodrome.config import KIB
+from cosmodrome.errors import BrokerError, ClientError, ConnectionFailed
+from cosmodrome.model import MASTER_ID, MessageQueue
+from cosmodrome.wire.command import Command
+from cosmodrome.wire.requests import PullMessage, PullReply
+
+log = logging.getLogger(__name__)
+
+PULL_MAX_MESSAGES = 32
+PULL_MAX_BYTES = 256 * KIB
+PULL_SUSPEND_MS = 15_000
+PULL_TIMEOUT_MS = 30_000
+PULL_RETRY_MS = 1_000
+FLOW_CONTROL_RETRY_MS = 20
+FULL_RECHECK_MS = 50
+
+_ANSWERS = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    }
+)
+_STRANGER = frozenset({ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST})
+
+
+class Puller(ABC):
+    """Pulls a queue until cancelled. What to ask for and what to do with an answer is up to the subclass."""
+
+    def __init__(self, queue: MessageQueue, instance: Instance, clock: Clock) -> None:
+        self.queue = queue
+        self._instance = instance
+        self._clock = clock
+        self._broker_id = MASTER_ID  # the member of the broker group that the last answer suggested
+
+    async def run(self) -> None:
+        while True:
+            pause_ms = FULL_RECHECK_MS if self._is_full else await self._try_pull()
+            if pause_ms:
+                await self._clock.sleep(pause_ms)
+
+    async def _try_pull(self) -> int:
+        """One pull; how long to wait before the next."""
+        try:
+            await self._pull()
+            return 0
+        except BrokerError as refusal:
+            if refusal.code == ResponseCode.FLOW_CONTROL:
+                return FLOW_CONTROL_RETRY_MS
+            if refusal.code in _STRANGER:
+                self._instance.heartbeat_soon()
+            log.warning("pull of %s refused: %s", self.queue, refusal)
+        except ClientError as error:
+            self._instance.routes.doubt()
+            log.warning("pull of %s failed: %s", self.queue, error)
+        except Exception:  # whatever it was, the queue must not be left unread
+            log.exception("pull of %s failed", self.queue)
+        return PULL_RETRY_MS
+
+    async def _pull(self) -> None:
+        place = self._instance.routes.readable_address(self.queue.broker_name, self._broker_id)
+        if place is None:
+            raise ConnectionFailed(self.queue.broker_name, "no route names this broker")
+        address, broker_id = place
+        request = self._request(broker_id)
+        command = Command.request(RequestCode.PULL_MESSAGE, request)
+        reply = await self._instance.caller.call(address, command, PULL_TIMEOUT_MS)
+        if reply.code not in _ANSWERS:
+            raise BrokerError(reply.code, reply.remark or "", address)
+        offsets = PullReply.decode(reply)
+        self._broker_id = offsets.suggest_which_broker_id
+        await self._take(request, reply, offsets)
+
+    @property
+    @abstractmethod
+    def _is_full(self) -> bool:
+        """Whether to wait before more is pulled."""
+
+    @abstractmethod
+    def _request(self, broker_id: int) -> PullMessage:
+        """The next pull, which will go to this member of the broker group."""
+
+    @abstractmethod
+    async def _take(self, request: PullMessage, reply: Command, offsets: PullReply) -> None:
+        """An answer: messages, nothing new, nothing that matched, or a better offset."""

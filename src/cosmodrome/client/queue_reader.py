@@ -1,0 +1,202 @@
+"""Reading a topic from outside any group: `tail` for queues."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Coroutine
+from typing import Any, Self
+
+from cosmodrome.client.incoming import received_messages, unpack_body
+from cosmodrome.client.instance import Instance
+from cosmodrome.client.lifecycle import Startable
+from cosmodrome.client.pulling import PULL_MAX_BYTES, PULL_MAX_MESSAGES, PULL_RETRY_MS, PULL_SUSPEND_MS, Puller
+from cosmodrome.clock import Clock, SystemClock
+from cosmodrome.codes import RequestCode, ResponseCode
+from cosmodrome.config import ClientConfig
+from cosmodrome.errors import CosmodromeError
+from cosmodrome.filter.tags import subscription as tag_subscription
+from cosmodrome.model import ALL_TAGS, MessageQueue, ReceivedMessage, Subscription, check_topic
+from cosmodrome.wire.command import Command
+from cosmodrome.wire.header import Header
+from cosmodrome.wire.requests import OffsetReply, PullFlag, PullMessage, PullReply, QueueHeader, SearchOffset
+
+log = logging.getLogger(__name__)
+
+# Every broker has this group; it is nobody's, and nothing is committed under it.
+READER_GROUP = "TOOLS_CONSUMER"
+MAX_READ_AHEAD = 1_000
+# How far a broker's clock may be behind ours before the first messages of a new queue are missed.
+CLOCK_SLACK_MS = 10_000
+
+
+class TopicReader(Startable):
+    """Every message of every queue of a topic, each queue in its order, for as long as one cares to listen.
+
+        async with TopicReader("orders", "paid", namesrv="127.0.0.1:9876", from_earliest=True) as reader:
+            async for message in reader:
+                ...
+
+    Reading takes nothing away from anybody: no group is joined and no offset stored. Queues and brokers that appear
+    later are read too. Without `from_earliest`, it reads what is stored from its start on.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        expression: str = ALL_TAGS,
+        *,
+        namesrv: str = "",
+        from_earliest: bool = False,
+        config: ClientConfig | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__()
+        config = config or ClientConfig()
+        self._clock = clock or SystemClock()
+        self._topic = check_topic(topic)
+        self._from_earliest = from_earliest
+        self._started_ms = self._clock.now_ms()
+        self._wanted = tag_subscription(topic, expression, self._started_ms)
+        self._messages: asyncio.Queue[ReceivedMessage | None] = asyncio.Queue(MAX_READ_AHEAD)
+        self._reading: set[MessageQueue] = set()
+        self._following = False  # until the queues that are there at the start have their offsets
+        self._instance = Instance(
+            dataclasses.replace(config, namesrv=namesrv or config.namesrv),
+            self._clock,
+            None,
+            on_routes_changed=self._read_new_queues,
+        )
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ReceivedMessage:
+        message = await self._messages.get() if self.running else None
+        if message is None:
+            raise StopAsyncIteration
+        return message
+
+    async def _start(self) -> None:
+        """The offsets are fixed here: nothing that is sent after this is missed."""
+        self._instance.start()
+        try:
+            queues = (await self._instance.routes.topic(self._topic)).subscribe_queues
+        except CosmodromeError as error:  # no such topic yet, or nobody to ask; that may change
+            log.warning("waiting for %s: %s", self._topic, error)
+            queues = ()
+        await asyncio.gather(*map(self._begin_with, queues))
+        self._following = True
+        self._read_new_queues()
+
+    async def _stop(self) -> None:
+        await self._instance.stop()
+        with contextlib.suppress(asyncio.QueueFull):  # then nobody is waiting for a message
+            self._messages.put_nowait(None)
+
+    async def _begin_with(self, queue: MessageQueue) -> None:
+        """A queue that is there at the start; if its broker is away, it counts as one that comes later."""
+        try:
+            offset = await self._offset_now(queue)
+        except CosmodromeError as error:
+            log.warning("waiting for %s: %s", queue, error)
+            return
+        self._read(queue, self._puller(queue, offset).run())
+
+    def _read_new_queues(self) -> None:
+        route = self._instance.routes.find(self._topic)
+        if not self._following or route is None:
+            return
+        for queue in route.subscribe_queues:
+            if queue not in self._reading:
+                self._read(queue, self._join(queue))
+
+    def _read(self, queue: MessageQueue, reading: Coroutine[Any, Any, None]) -> None:
+        self._reading.add(queue)
+        self._instance.run(reading, f"read {queue}")
+
+    async def _join(self, queue: MessageQueue) -> None:
+        while True:
+            try:
+                offset = await self._offset_then(queue)
+                break
+            except CosmodromeError as error:
+                log.warning("waiting for %s: %s", queue, error)
+                await self._clock.sleep(PULL_RETRY_MS)
+        await self._puller(queue, offset).run()
+
+    def _puller(self, queue: MessageQueue, offset: int) -> _ReadQueue:
+        return _ReadQueue(queue, offset, self._wanted, self._messages, self._instance, self._clock)
+
+    async def _offset_now(self, queue: MessageQueue) -> int:
+        code = RequestCode.GET_MIN_OFFSET if self._from_earliest else RequestCode.GET_MAX_OFFSET
+        return await self._ask_offset(queue, code, QueueHeader(queue.topic, queue.queue_id))
+
+    async def _offset_then(self, queue: MessageQueue) -> int:
+        """Where this queue stood when the reader started."""
+        if self._from_earliest:
+            return await self._offset_now(queue)
+        since_ms = self._started_ms - CLOCK_SLACK_MS
+        header = SearchOffset(queue.topic, queue.queue_id, since_ms)
+        return await self._ask_offset(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+
+    async def _ask_offset(self, queue: MessageQueue, code: RequestCode, header: Header) -> int:
+        address = self._instance.member(queue.broker_name)
+        reply = await self._instance.ask(address, Command.request(code, header))
+        return max(OffsetReply.decode(reply).offset, 0)  # Apache says -1 of a queue it does not know
+
+
+class _ReadQueue(Puller):
+    """One queue, with the subscription sent along in every pull."""
+
+    def __init__(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        wanted: Subscription,
+        messages: asyncio.Queue[ReceivedMessage | None],
+        instance: Instance,
+        clock: Clock,
+    ) -> None:
+        super().__init__(queue, instance, clock)
+        self._offset = offset
+        self._wanted = wanted
+        self._messages = messages
+
+    @property
+    def _is_full(self) -> bool:
+        return False  # `_take` waits until there is room
+
+    def _request(self, broker_id: int) -> PullMessage:
+        return PullMessage(
+            READER_GROUP,
+            self.queue.topic,
+            self.queue.queue_id,
+            self._offset,
+            PULL_MAX_MESSAGES,
+            PullFlag.SUSPEND | PullFlag.SUBSCRIPTION,
+            0,
+            PULL_SUSPEND_MS,
+            subscription=self._wanted.expression,
+            sub_version=self._wanted.version,
+            expression_type=self._wanted.expression_type,
+            max_msg_bytes=PULL_MAX_BYTES,
+        )
+
+    async def _take(self, request: PullMessage, reply: Command, offsets: PullReply) -> None:
+        if reply.code == ResponseCode.SUCCESS:
+            for message in received_messages(self.queue, self._wanted, offsets, bytes(reply.body)):
+                await self._messages.put(_unpacked(message))
+                self._offset = message.queue_offset + 1
+        self._offset = offsets.next_begin_offset
+
+
+def _unpacked(message: ReceivedMessage) -> ReceivedMessage:
+    """With its body decompressed, or as it is if that can't be done: whoever looks on wants to see it all the same."""
+    try:
+        unpack_body(message)
+    except CosmodromeError as error:
+        log.warning("the body of %s stays compressed: %s", message.msg_id, error)
+    return message

@@ -1,0 +1,1 @@
+"""Which messages a group wants. Pure: expressions in, decisions out."""

@@ -1,0 +1,14 @@
+"""Files: the commit log, its queues and its index, in Apache RocketMQ's formats."""
+
+from cosmodrome.store.message import Appended, AppendedBatch, Durability, GetStatus, ReadResult, StoreMessage
+from cosmodrome.store.message_store import MessageStore
+
+__all__ = [
+    "Appended",
+    "AppendedBatch",
+    "Durability",
+    "GetStatus",
+    "MessageStore",
+    "ReadResult",
+    "StoreMessage",
+]

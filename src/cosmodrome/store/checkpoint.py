@@ -1,0 +1,66 @@
+"""How far the store was safely on disk, as of the last time someone wrote it down."""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from pathlib import Path
+
+FILE_SIZE = 4096
+_TIMES = struct.Struct(">qqq")
+# Ours, in bytes that Apache's brokers leave alone: where the log ended at a clean exit, so that the next start need
+# not walk the last file to find out. It counts only with the times it was written with: any broker that appended
+# since has changed those.
+_END_AT = 2048
+_END = struct.Struct(">8sqqqqqI")  # mark | log end | last record | the three times | crc of all before
+_END_MARK = b"COSMOEND"
+
+SAFETY_MS = 3_000
+
+
+class Checkpoint:
+    """Store times of the last record that is on disk in the log, the queues and the index.
+
+        | log 8 | queues 8 | index 8 | … 4096 bytes
+
+    Written only after the files it speaks for are synced, so it may be behind but never ahead.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.log_timestamp = self.queues_timestamp = self.index_timestamp = 0
+        self.clean_end: tuple[int, int] | None = None  # where the log ends, and where its last record begins
+        if path.exists():
+            self._load(path.read_bytes().ljust(FILE_SIZE, b"\0"))
+
+    def _load(self, data: bytes) -> None:
+        times = _TIMES.unpack_from(data)
+        self.log_timestamp, self.queues_timestamp, self.index_timestamp = times
+        mark, end, last, *written_with, crc = _END.unpack_from(data, _END_AT)
+        sound = mark == _END_MARK and crc == _end_crc(data) and tuple(written_with) == times
+        self.clean_end = (end, last) if sound else None
+
+    @property
+    def safe_timestamp(self) -> int:
+        """Every record stored before this is in the log and in its queue, on disk."""
+        return max(min(self.log_timestamp, self.queues_timestamp) - SAFETY_MS, 0)
+
+    def save(self) -> None:
+        """Write it over the old one: it lies within one sector, so a reader finds the old or the new one."""
+        data = bytearray(FILE_SIZE)
+        times = (self.log_timestamp, self.queues_timestamp, self.index_timestamp)
+        _TIMES.pack_into(data, 0, *times)
+        if self.clean_end:
+            _END.pack_into(data, _END_AT, _END_MARK, *self.clean_end, *times, 0)
+            struct.pack_into(">I", data, _END_AT + _END.size - 4, _end_crc(data))
+        fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            os.pwrite(fd, data, 0)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def _end_crc(data: bytes | bytearray) -> int:
+    return zlib.crc32(data[_END_AT : _END_AT + _END.size - 4])

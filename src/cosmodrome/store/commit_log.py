@@ -1,0 +1,197 @@
+"""The commit log: every message of every topic, one behind the other."""
+
+from __future__ import annotations
+
+import logging
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+from cosmodrome.errors import MessageIllegal, ProtocolError
+from cosmodrome.store.mapped_file import MappedFile, list_files, sync_directory
+from cosmodrome.wire.record import BLANK_MAGIC, CRC_MASK, RecordHead, head_at, magic_at
+
+log = logging.getLogger(__name__)
+
+_BLANK = struct.Struct(">iI")  # bytes left in the file | magic
+BLANK_SIZE = _BLANK.size
+PREPARE_BYTES = 64 * 1024
+
+Visit = Callable[[RecordHead], None]
+
+
+class CommitLog:
+    """Files of one size; a record never crosses from one into the next.
+
+    A file that has no room for a record ends with a blank one, so it always keeps room for that mark. Bytes behind
+    `end` are zero: a scan after a crash cannot take what was cut off once for records. One writer; readers get
+    slices of the mapped files and copy nothing.
+    """
+
+    def __init__(self, directory: Path, file_size: int) -> None:
+        self._directory = directory
+        self._file_size = file_size
+        directory.mkdir(parents=True, exist_ok=True)
+        self.files = list_files(directory, file_size)
+        for file in self.files:
+            file.open()
+            file.position = file_size
+        self.end = self.files[-1].end if self.files else 0
+        self.room = 0  # the size of the largest record that the last file still takes
+        self.last = -1  # where the last record begins, if it is known
+        self.last_timestamp = 0
+
+    @property
+    def start(self) -> int:
+        """The offset of the oldest byte that is still here."""
+        return self.files[0].start if self.files else 0
+
+    def write(self, data: bytes, timestamp: int, last_at: int = 0) -> int:
+        """Put one record behind the last, or several of which the last begins at `last_at`; returns their place.
+
+        They fit into `room`, and the first says that its place is `end`.
+        """
+        file = self.files[-1]
+        position = file.position
+        end = position + len(data)
+        if end > file.prepared:
+            file.prepare(end, PREPARE_BYTES)
+        file.view[position:end] = data
+        file.position = end  # publish last: a reader sees a whole record or none
+        offset = self.end
+        assert offset == file.start + position, "the log has no holes"
+        self.end = file.start + end
+        self.room = file.size - end - BLANK_SIZE
+        self.last = offset + last_at
+        self.last_timestamp = timestamp
+        return offset
+
+    def roll(self, size: int) -> None:
+        """Begin the next file, for something of `size` bytes that the last has no room for."""
+        if size + BLANK_SIZE > self._file_size:
+            raise MessageIllegal(f"{size} bytes do not fit into a commit log file of {self._file_size} bytes")
+        if self.files:
+            self._append_blank(self.files[-1])
+        file = MappedFile.create(self._directory, self.end, self._file_size)
+        file.write_from(0)
+        self.files.append(file)
+        self.room = file.size - BLANK_SIZE
+
+    def _append_blank(self, file: MappedFile) -> None:
+        position = file.position
+        if position < file.size:
+            file.prepare(position + BLANK_SIZE, 1)
+            _BLANK.pack_into(file.view, position, file.size - position, BLANK_MAGIC)
+        file.position = file.size
+        self.end = file.end
+
+    def slice(self, begin: int, end: int) -> memoryview:
+        """These bytes of the log, which lie in one file."""
+        file = self.files[(begin - self.files[0].start) // self._file_size]
+        return file.view[begin - file.start : end - file.start]
+
+    def head_at(self, physical_offset: int) -> RecordHead | None:
+        """The head of the record that begins there, or None when none does."""
+        file = self.file_at(physical_offset)
+        if file is None or physical_offset >= self.end:
+            return None
+        try:
+            head = head_at(file.view, physical_offset - file.start, file.position)
+        except ProtocolError:
+            return None
+        return head if head.physical_offset == physical_offset else None
+
+    def file_at(self, physical_offset: int) -> MappedFile | None:
+        index = (physical_offset - self.start) // self._file_size
+        return self.files[index] if 0 <= index < len(self.files) else None
+
+    def next_file_start(self, physical_offset: int) -> int:
+        return (physical_offset // self._file_size + 1) * self._file_size
+
+    def files_between(self, begin: int, end: int) -> list[MappedFile]:
+        """The files that hold any byte of [begin, end)."""
+        return [file for file in self.files if file.start < end and file.start + file.size > begin]
+
+    def scan(self, begin: int, end: int, visit: Visit, *, verify: bool) -> int:
+        """Show every whole record of [begin, end) to `visit`; returns where the last of them ends.
+
+        The scan stops at the first bytes that are not a record in its right place. With `verify`, what its sizes
+        do not tell is looked at too: whether it was written to its end.
+        """
+        while begin < end:
+            file = self.file_at(begin)
+            assert file is not None, "a scan stays in the log"
+            stopped = _scan_file(file, begin - file.start, min(end - file.start, file.position), visit, verify=verify)
+            begin = file.start + stopped
+            if stopped < file.size:
+                break
+        return begin
+
+    def truncate(self, end: int) -> int:
+        """Cut the log at `end` for good: what lay behind is zero on disk when this returns. Returns the bytes cut."""
+        later = [file for file in self.files if file.start > end or (file.start == end and file is not self.files[0])]
+        cut = 0
+        for file in reversed(later):
+            cut += _used(file)
+            self._remove(file)
+        if later:
+            sync_directory(self._directory)
+        if self.files:
+            file = self.files[-1]
+            file.write_from(end - file.start)
+            self.room = file.size - file.position - BLANK_SIZE
+            cut += file.zero_tail()
+        self.end = end
+        return cut
+
+    def _remove(self, file: MappedFile) -> None:
+        """Take a file behind the cut away. One that holds anything is kept aside for whoever wants to look."""
+        self.files.remove(file)
+        if any(file.view[:BLANK_SIZE]):
+            aside = self._directory.with_name(self._directory.name + ".bad")
+            aside.mkdir(exist_ok=True)
+            file.close()
+            file.path.replace(aside / file.path.name)
+            log.error("%s lies behind a damaged part of the log; it is now in %s", file.path.name, aside)
+        else:
+            file.delete()
+
+    def close(self) -> None:
+        for file in self.files:
+            file.close()
+
+
+def _used(file: MappedFile) -> int:
+    return file.size if any(file.view[:BLANK_SIZE]) else 0
+
+
+def _scan_file(file: MappedFile, position: int, limit: int, visit: Visit, *, verify: bool) -> int:
+    """Where the last whole record of one file ends; the file's size when a blank record closes it."""
+    view = file.view
+    while position < limit:
+        try:
+            head = head_at(view, position, limit)
+        except ProtocolError:
+            return file.size if _is_blank(file, position) else position
+        if head.physical_offset != file.start + position or (verify and not _is_complete(view, head)):
+            return position
+        visit(head)
+        position += head.size
+    return position
+
+
+def _is_blank(file: MappedFile, position: int) -> bool:
+    try:
+        return magic_at(file.view, position)[1] == BLANK_MAGIC
+    except ProtocolError:
+        return False
+
+
+def _is_complete(view: memoryview, head: RecordHead) -> bool:
+    """Whether a record with fitting sizes was written to its end. Unwritten bytes are zero, and neither a topic nor
+    properties end so; only the body has a checksum."""
+    if "\0" in head.topic or head.properties.endswith("\0"):
+        return False
+    body = view[head.body_at : head.body_at + head.body_size]
+    return zlib.crc32(body) & CRC_MASK == head.body_crc or not head.body_size

@@ -1,0 +1,405 @@
+"""Consume queues: queue offset → place in the commit log."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from cosmodrome.errors import InvalidParameter
+from cosmodrome.model import check_topic
+from cosmodrome.store.commit_log import CommitLog
+from cosmodrome.store.mapped_file import MappedFile, list_files, sync_directory, sync_path
+from cosmodrome.store.open_files import OpenFiles
+
+ENTRY = struct.Struct(">qiq")
+ENTRY_SIZE = ENTRY.size
+# What fills a queue whose first message is not its message 0: no record is that large, so none is ever found.
+FILLER_SIZE = 0x7FFFFFFF
+_FILLER = ENTRY.pack(0, FILLER_SIZE, 0)
+
+PREPARE_BYTES = 4096
+_MANY_FILES = 64
+
+Entry = tuple[int, int, int]  # physical offset, size, tags code
+Holds = Callable[[int, int, int], bool]  # does the record at (physical offset, size) have this queue offset?
+
+
+class ConsumeQueue:
+    """Where each message of one queue lies in the commit log.
+
+        | log offset 8 | size 4 | tag hash 8 |        entry i belongs to queue offset i
+
+    Finding an entry is a multiplication, not a search. The queue is derived: after a crash it is cut back to the
+    commit log and rebuilt, so it may be flushed lazily. Every entry points below the log's end. `max_offset` is what
+    readers see; `next_offset`, what the next message gets, runs ahead of it while messages wait for the disk.
+    """
+
+    __slots__ = (
+        "_directory",
+        "_dirty",
+        "_file_size",
+        "_files",
+        "_open_files",
+        "fillers",
+        "max_offset",
+        "min_offset",
+        "next_offset",
+        "queue_id",
+        "topic",
+        "topic_bytes",
+    )
+
+    def __init__(
+        self,
+        directory: Path,
+        topic: str,
+        queue_id: int,
+        file_size: int,
+        open_files: OpenFiles,
+        dirty: list[MappedFile],
+    ) -> None:
+        self.topic = topic
+        self.topic_bytes = topic.encode()
+        self.queue_id = queue_id
+        self.min_offset = self.max_offset = self.next_offset = 0
+        self.fillers = 0  # entries made up since the queue was opened, because the log does not have their messages
+        self._directory = directory
+        self._file_size = file_size
+        self._open_files = open_files
+        self._dirty = dirty
+        self._files = list_files(directory, file_size)
+        for file in self._files:
+            file.position = file.prepared = file_size
+
+    def put(self, queue_offset: int, physical_offset: int, size: int, tags_code: int) -> None:
+        """Enter the message with this queue offset. The log is right: entering it again changes nothing, and of two
+        messages with one offset the later counts (its topic was deleted and made anew)."""
+        if queue_offset != self.max_offset and not self._go_to(queue_offset, physical_offset):
+            return
+        file = self._files[-1] if self._files else self._begin(queue_offset)
+        if file.position == file.size:
+            file = self._create(file.start + file.size)
+        data = file.map
+        if data is None:
+            data = self._open_files.open(file)
+        file.used = True
+        position = file.position
+        if position == file.prepared:
+            file.prepare(position + ENTRY_SIZE, PREPARE_BYTES)
+        ENTRY.pack_into(data, position, physical_offset, size, tags_code)
+        file.position = position + ENTRY_SIZE
+        self.max_offset = queue_offset + 1
+        if not file.dirty:
+            file.dirty = True
+            self._dirty.append(file)
+
+    def _go_to(self, queue_offset: int, physical_offset: int) -> bool:
+        """Make `queue_offset` the next to be entered; False if the message is already there."""
+        if queue_offset < self.max_offset:
+            if physical_offset < self.last_physical_end:
+                return False
+            self.cut(queue_offset)
+        elif self._files:
+            self._fill(queue_offset)
+        return True
+
+    def _begin(self, queue_offset: int) -> MappedFile:
+        """The first file of a queue whose first entry is to be that of `queue_offset`."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        position = queue_offset * ENTRY_SIZE
+        self._create(position - position % self._file_size)
+        self.max_offset = self._files[0].start // ENTRY_SIZE
+        self._fill(queue_offset)
+        self.min_offset = queue_offset
+        return self._files[-1]
+
+    def _fill(self, queue_offset: int) -> None:
+        """Fillers from the last entry up to `queue_offset`."""
+        while self.max_offset < queue_offset:
+            file = self._files[-1]
+            if file.position == file.size:
+                file = self._create(file.start + file.size)
+            count = min(queue_offset - self.max_offset, (file.size - file.position) // ENTRY_SIZE)
+            data = file.map or self._open_files.open(file)
+            end = file.position + count * ENTRY_SIZE
+            file.prepare(end, PREPARE_BYTES)
+            data[file.position : end] = _FILLER * count
+            file.position = end
+            self.max_offset += count
+            self.fillers += count
+
+    def _create(self, start: int) -> MappedFile:
+        file = MappedFile.create(self._directory, start, self._file_size)
+        self._open_files.adopt(file)
+        file.write_from(0)
+        self._files.append(file)
+        return file
+
+    def entry(self, queue_offset: int) -> Entry:
+        """The entry of an offset that this queue's files hold."""
+        file, position = self._locate(queue_offset)
+        data = file.map
+        if data is None:
+            data = self._open_files.open(file)
+        return ENTRY.unpack_from(data, position)
+
+    def entries(self, queue_offset: int, count: int) -> Iterator[Entry] | None:
+        """Up to `count` entries from `queue_offset` on, all of one file; None when no file holds it."""
+        if not self._files or queue_offset * ENTRY_SIZE < self._files[0].start:
+            return None
+        file, position = self._locate(queue_offset)
+        data = file.map
+        if data is None:
+            data = self._open_files.open(file)
+        file.used = True
+        return ENTRY.iter_unpack(data[position : min(position + count * ENTRY_SIZE, file.position)])
+
+    def _locate(self, queue_offset: int) -> tuple[MappedFile, int]:
+        index, position = divmod(queue_offset * ENTRY_SIZE - self._files[0].start, self._file_size)
+        return self._files[index], position
+
+    def next_file_offset(self, queue_offset: int) -> int:
+        """The first offset of the file after the one that holds, or would hold, `queue_offset`."""
+        per_file = self._file_size // ENTRY_SIZE
+        return (queue_offset // per_file + 1) * per_file
+
+    def load(self, log_start: int, holds: Holds) -> None:
+        """Find the ends after a clean exit: the entries are all there, and zeros follow them."""
+        self._set_max(self._count_entries())
+        first = self._files[0].start // ENTRY_SIZE if self._files else 0
+        while self.max_offset > first and not self._is_sound(self.max_offset - 1, log_start, holds):
+            self.max_offset -= 1
+        self.cut(self.max_offset)
+        self.correct_min(log_start)
+
+    def _count_entries(self) -> int:
+        """The offset behind the last entry that is not zero."""
+        for file in reversed(self._files):
+            if used := self._used_entries(file):
+                return file.start // ENTRY_SIZE + used
+        return self._files[0].start // ENTRY_SIZE if self._files else 0
+
+    def _used_entries(self, file: MappedFile) -> int:
+        data = file.map or self._open_files.open(file)
+        positions = range(0, file.size, ENTRY_SIZE)
+        return bisect_left(positions, True, key=lambda position: ENTRY.unpack_from(data, position)[1] <= 0)
+
+    def _is_sound(self, queue_offset: int, log_start: int, holds: Holds) -> bool:
+        physical_offset, size, _ = self.entry(queue_offset)
+        if size == FILLER_SIZE:
+            return False
+        return 0 <= physical_offset < log_start or holds(physical_offset, size, queue_offset)
+
+    def cut_back(self, physical_offset: int) -> None:
+        """Keep the entries up to the first that is damaged or points at or behind `physical_offset`.
+
+        Only the last file that begins soundly is read whole: those before it were full and on disk long ago.
+        """
+        for file in reversed(self._files):
+            data = file.map or self._open_files.open(file)
+            count = _sound_entries(data[:ENTRY_SIZE], physical_offset) and _sound_entries(data[:], physical_offset)
+            if count or file is self._files[0]:
+                self.cut(file.start // ENTRY_SIZE + count)
+                break
+
+    def cut(self, queue_offset: int) -> None:
+        """Drop the entries from `queue_offset` on, and their bytes."""
+        while self._files and self._files[-1].start > queue_offset * ENTRY_SIZE:
+            self._delete(self._files.pop())
+        if self._files:
+            file = self._files[-1]
+            if file.map is None:
+                self._open_files.open(file)
+            file.write_from(queue_offset * ENTRY_SIZE - file.start)
+            file.zero_tail()
+        self._set_max(queue_offset)
+        self.min_offset = min(self.min_offset, queue_offset)
+
+    def _set_max(self, queue_offset: int) -> None:
+        self.max_offset = self.next_offset = queue_offset
+
+    def _delete(self, file: MappedFile) -> None:
+        self._open_files.forget(file)
+        file.delete()
+
+    def correct_min(self, log_start: int) -> None:
+        """Let `min_offset` be the first entry whose record is still in the log."""
+        first = self._files[0].start // ENTRY_SIZE if self._files else 0
+        offsets = range(first, self.max_offset)
+        self.min_offset = first + bisect_left(offsets, log_start, key=self._physical_offset)
+
+    def _physical_offset(self, queue_offset: int) -> int:
+        physical_offset, size, _ = self.entry(queue_offset)
+        return -1 if size == FILLER_SIZE else physical_offset
+
+    @property
+    def last_physical_end(self) -> int:
+        """Where the record of the last entry ends; 0 for an empty queue."""
+        if not self._files or self.max_offset * ENTRY_SIZE <= self._files[0].start:
+            return 0
+        physical_offset, size, _ = self.entry(self.max_offset - 1)
+        return physical_offset + size
+
+    def close(self) -> None:
+        for file in self._files:
+            self._open_files.forget(file)
+
+
+def _sound_entries(data: bytes, physical_end: int) -> int:
+    """How many entries at the start of `data` could be true: each points behind the one before and below the end."""
+    before, sound = -1, 0
+    for number, (physical_offset, size, _) in enumerate(ENTRY.iter_unpack(data), 1):
+        if size == FILLER_SIZE:
+            continue  # counts only if a true entry follows
+        if size <= 0 or not before < physical_offset < physical_end:
+            break
+        before, sound = physical_offset, number
+    return sound
+
+
+class ConsumeQueues:
+    """Every queue of a store. A queue is looked at when it is first asked for, and its files are opened on demand."""
+
+    def __init__(self, root: Path, file_size: int, open_files: OpenFiles, log: CommitLog) -> None:
+        self._root = root
+        self._file_size = -(-file_size // ENTRY_SIZE) * ENTRY_SIZE
+        self._open_files = open_files
+        self._log = log
+        self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self._dirty: list[MappedFile] = []
+        self._names = _queue_names(root)
+        self._check_file_size()
+
+    def _check_file_size(self) -> None:
+        """A changed size shows in any file: one look now saves a surprise later."""
+        for topic, ids in self._names.items():
+            list_files(self._path(topic, min(ids)), self._file_size)
+            break
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._names
+
+    def topics(self) -> list[str]:
+        return sorted(self._names)
+
+    def ids(self, topic: str) -> list[int]:
+        return sorted(self._names.get(topic, ()))
+
+    def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue, unless nothing was ever put into it."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None and queue_id in self._names.get(topic, ()):
+            queue = self._open(topic, queue_id)
+            queue.load(self._log.start, self._holds(topic, queue_id))
+        return queue
+
+    def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue, made if it is not there. Its folder comes with the first message."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            queue = self.find(topic, queue_id) or self._open(topic, queue_id)
+        return queue
+
+    def _open(self, topic: str, queue_id: int) -> ConsumeQueue:
+        path = self._path(topic, queue_id)
+        queue = ConsumeQueue(path, topic, queue_id, self._file_size, self._open_files, self._dirty)
+        self._queues[topic, queue_id] = queue
+        self._names.setdefault(topic, set()).add(queue_id)
+        return queue
+
+    def _path(self, topic: str, queue_id: int) -> Path:
+        if queue_id < 0:
+            raise InvalidParameter(f"{topic} has no queue {queue_id}")
+        return self._root / check_topic(topic) / str(queue_id)
+
+    def _holds(self, topic: str, queue_id: int) -> Holds:
+        def holds(physical_offset: int, size: int, queue_offset: int) -> bool:
+            head = self._log.head_at(physical_offset)
+            if head is None or head.size != size:
+                return False
+            return (head.topic, head.queue_id, head.queue_offset) == (topic, queue_id, queue_offset)
+
+        return holds
+
+    def cut_back(self, physical_offset: int) -> None:
+        """Drop, in every queue on disk, what is damaged or points at or behind `physical_offset`."""
+        for topic in self.topics():
+            for queue_id in self.ids(topic):
+                queue = self._queues.get((topic, queue_id)) or self._open(topic, queue_id)
+                queue.cut_back(physical_offset)
+                queue.correct_min(self._log.start)
+
+    def dispatched_end(self) -> int:
+        """Where the last record that is in a queue ends, if what the queues say can be believed."""
+        queues = [self.queue(topic, queue_id) for topic in self.topics() for queue_id in self.ids(topic)]
+        return max((queue.last_physical_end for queue in queues), default=0)
+
+    def settle(self) -> None:
+        """What was entered by a scan is all there is: the next messages come behind it."""
+        for queue in self._queues.values():
+            queue.next_offset = queue.max_offset
+            queue.correct_min(self._log.start)
+
+    @property
+    def fillers(self) -> int:
+        return sum(queue.fillers for queue in self._queues.values())
+
+    def delete_topic(self, topic: str) -> None:
+        """Forget the topic's queues and remove their files; its messages stay in the log until it is cleaned."""
+        for queue_id in self.ids(topic):
+            queue = self._queues.pop((topic, queue_id), None)
+            if queue is not None:
+                queue.close()
+        if self._names.pop(topic, None):
+            shutil.rmtree(self._root / check_topic(topic), ignore_errors=True)
+
+    def take_dirty(self) -> list[MappedFile]:
+        """The files written since the last time; whoever takes them syncs them."""
+        taken, self._dirty[:] = self._dirty[:], []
+        for file in taken:
+            file.dirty = False
+        return taken
+
+    def close(self) -> None:
+        self._open_files.close()
+
+
+def sync_queue_files(files: list[MappedFile]) -> None:
+    """Return once the files are on disk, and the folders of new ones too. OSError if any could not be written."""
+    if len(files) > _MANY_FILES:
+        os.sync()  # one pass instead of a journal commit for each; what went wrong still shows below
+    folders: set[Path] = set()
+    for file in files:
+        sync_path(file.path)
+        if file.is_new:
+            folders.update(file.path.parents[:3])  # the queue's, the topic's, and the one of all topics
+            file.is_new = False
+    for folder in folders:
+        if folder.is_dir():  # its topic may have been deleted meanwhile
+            sync_directory(folder)
+
+
+def _queue_names(root: Path) -> dict[str, set[int]]:
+    """Topic → queue ids, as the folders say. What cannot be a topic or a queue is left alone."""
+    names: dict[str, set[int]] = {}
+    if not root.is_dir():
+        return names
+    for entry in os.scandir(root):
+        if entry.is_dir() and is_topic(entry.name):
+            ids = {int(queue.name) for queue in os.scandir(entry) if queue.name.isascii() and queue.name.isdigit()}
+            if ids:
+                names[entry.name] = ids
+    return names
+
+
+def is_topic(name: str) -> bool:
+    try:
+        check_topic(name)
+    except InvalidParameter:
+        return False
+    return True

@@ -1,0 +1,153 @@
+"""Getting the log onto the disk, off the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from cosmodrome.clock import Clock
+from cosmodrome.config import FlushDiskType, StoreConfig
+from cosmodrome.errors import ServiceNotAvailable
+from cosmodrome.store.commit_log import CommitLog
+from cosmodrome.store.mapped_file import MappedFile
+from cosmodrome.store.message import Durability
+
+log = logging.getLogger(__name__)
+
+CHECKPOINT_INTERVAL_MS = 60_000
+
+Work = Callable[[], None]
+
+
+class Flusher:
+    """Group commit: every append that waits shares the next fdatasync.
+
+    With SYNC_FLUSH a flush follows each append as soon as the one before is done; with ASYNC_FLUSH one comes every
+    `flushIntervalCommitLog`. `flushed` is the offset up to which the log is on disk. After a failed sync nobody knows
+    what is on disk: nothing is flushed, and nothing called durable, ever again.
+    """
+
+    def __init__(
+        self,
+        commit_log: CommitLog,
+        config: StoreConfig,
+        clock: Clock,
+        *,
+        on_flushed: Callable[[int, int], None],
+        on_failed: Callable[[str], None],
+        checkpoint: Callable[[], Work],
+    ) -> None:
+        self._log = commit_log
+        self._clock = clock
+        self._interval_ms = config.flush_interval_commit_log
+        self._timeout_seconds = config.sync_flush_timeout / 1000
+        self._on_flushed = on_flushed
+        self._on_failed = on_failed
+        self._checkpoint = checkpoint
+        self.group_commit = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self.flushed = commit_log.end
+        self.failure: str | None = None
+        self._checkpoint_ms = clock.now_ms()
+        self._waiting: list[asyncio.Future[Durability]] = []
+        self._wake = asyncio.Event()
+        self._stopping = False
+
+    def wake(self) -> None:
+        """There is something to flush, now."""
+        self._wake.set()
+
+    async def durable(self, end: int, *, wait: bool = True) -> Durability:
+        """Return once the log is on disk up to `end`, as far as this store promises that at all."""
+        if self.failure is not None:
+            raise ServiceNotAvailable(self.failure)
+        if not self.group_commit or end <= self.flushed:
+            return Durability.OK
+        self._wake.set()
+        if not wait:
+            return Durability.OK
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[Durability] = loop.create_future()
+        timer = loop.call_later(self._timeout_seconds, _expire, waiter)
+        self._waiting.append(waiter)
+        try:
+            return await waiter
+        finally:
+            timer.cancel()
+
+    async def run(self) -> None:
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="store-flush") as thread:
+            while not self._stopping:
+                await self._due()
+                self._wake.clear()
+                await self._flush(thread)
+        for waiter in self._waiting:  # a sync failed: whoever came since gets no answer but this
+            _refuse(waiter, self.failure or "the store is closing")
+
+    async def _due(self) -> None:
+        """Wait until a flush is wanted."""
+        if self.group_commit or self._stopping:
+            await self._wake.wait()
+            return
+        pauses = [asyncio.ensure_future(self._wake.wait()), asyncio.ensure_future(self._clock.sleep(self._interval_ms))]
+        try:
+            await asyncio.wait(pauses, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for pause in pauses:
+                pause.cancel()
+
+    async def _flush(self, thread: ThreadPoolExecutor) -> None:
+        """Sync what was appended so far, and let go those who wait for it."""
+        if self.failure is not None:
+            return
+        end, timestamp = self._log.end, self._log.last_timestamp
+        batch, self._waiting = self._waiting, []
+        work = self._checkpoint_if_due()
+        try:
+            if end > self.flushed:
+                files = self._log.files_between(self.flushed, end)
+                await asyncio.get_running_loop().run_in_executor(thread, sync_files, files)
+                self.flushed = end
+                self._on_flushed(end, timestamp)
+            if work is not None:
+                await asyncio.get_running_loop().run_in_executor(thread, work)
+        except OSError as error:
+            self._fail(f"the disk failed: {error}", batch)
+        for waiter in batch:
+            if not waiter.done():  # its request may have been cancelled, or has timed out
+                waiter.set_result(Durability.OK)
+
+    def _checkpoint_if_due(self) -> Work | None:
+        """What to do for a checkpoint. Taken before the log is synced, so that it speaks of nothing behind that."""
+        now_ms = self._clock.now_ms()
+        if now_ms - self._checkpoint_ms < CHECKPOINT_INTERVAL_MS:
+            return None
+        self._checkpoint_ms = now_ms
+        return self._checkpoint()
+
+    def _fail(self, reason: str, batch: list[asyncio.Future[Durability]]) -> None:
+        self.failure = reason
+        log.critical("%s; the store takes no more messages", reason)
+        self._on_failed(reason)
+        for waiter in batch:
+            _refuse(waiter, reason)
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._wake.set()
+
+
+def sync_files(files: list[MappedFile]) -> None:
+    for file in files:
+        file.sync()
+
+
+def _expire(waiter: asyncio.Future[Durability]) -> None:
+    if not waiter.done():
+        waiter.set_result(Durability.FLUSH_DISK_TIMEOUT)
+
+
+def _refuse(waiter: asyncio.Future[Durability], reason: str) -> None:
+    if not waiter.done():
+        waiter.set_exception(ServiceNotAvailable(reason))

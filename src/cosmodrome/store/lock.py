@@ -1,0 +1,85 @@
+"""Two small files beside the data: who uses the store, and whether its last user left in order."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+from enum import StrEnum
+from pathlib import Path
+
+from cosmodrome.errors import StoreError
+from cosmodrome.store.mapped_file import sync_directory
+
+log = logging.getLogger(__name__)
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class StoreLock:
+    """Held while a process uses the store. A POSIX record lock, because that is what Apache's broker takes; it keeps
+    other processes out, not this one."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except OSError as error:
+            os.close(self._fd)
+            raise StoreError(f"{path.parent} is in use by another broker; stop it or choose another folder") from error
+        os.pwrite(self._fd, b"lock", 0)
+
+    def release(self) -> None:
+        os.close(self._fd)
+
+
+class Exit(StrEnum):
+    """How the last user of a store left it."""
+
+    CLEAN = "clean exit"
+    KILLED = "kill"  # the process died, the machine did not: what it wrote to mapped files is there
+    CRASH = "crash"  # only what was synced is sure
+
+
+class AbortMark:
+    """There while the store is in use; still there at the next start if the process died.
+
+    Apache writes its process id. We add on a second line which run of the machine it was: as long as that lasts,
+    the page cache holds everything that a killed process wrote.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def last_exit(self) -> Exit:
+        try:
+            lines = self._path.read_text(errors="replace").splitlines()
+        except FileNotFoundError:
+            return Exit.CLEAN
+        return Exit.KILLED if len(lines) == 2 and lines[1] == _boot_id() else Exit.CRASH
+
+    def set(self) -> None:
+        self._write(f"{os.getpid()}\n{_boot_id()}")
+
+    def distrust_memory(self) -> None:
+        """The disk failed: what memory holds may never have reached it."""
+        self._write(str(os.getpid()))
+
+    def _write(self, text: str) -> None:
+        try:
+            self._path.write_text(text)
+            sync_directory(self._path.parent)
+        except OSError as error:
+            log.error("cannot write %s: %s", self._path, error)
+
+    def clear(self) -> None:
+        self._path.unlink(missing_ok=True)
+        sync_directory(self._path.parent)
+
+
+def _boot_id() -> str:
+    """Names this run of the machine; "" where nobody knows."""
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return ""

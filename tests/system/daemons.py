@@ -1,0 +1,120 @@
+"""The command `cosmodrome` as a child process, the way a user starts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+PATIENCE_SECONDS = 30
+# Small files, so that a hundred restarts of a store cost no disk.
+BROKER_CONF = (
+    "mappedFileSizeCommitLog=4194304\nmappedFileSizeConsumeQueue=20000\nmaxHashSlotNum=1000\nmaxIndexNum=4000\n"
+)
+
+
+def cosmodrome(*arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "cosmodrome", *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        env={key: value for key, value in os.environ.items() if key != "NAMESRV_ADDR"},
+    )
+
+
+def cosmodrome_json(*arguments: str) -> list[dict[str, Any]]:
+    """Run a command that must succeed, with `-o json`."""
+    done = cosmodrome(*arguments, "-o", "json")
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+class Daemon:
+    """A serving command: started in the block, stopped at its end."""
+
+    def __init__(self, *arguments: str) -> None:
+        self._arguments = arguments
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        self.output = ""
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "cosmodrome", *self._arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self.wait_for("ready")
+        return self
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line)
+        self._lines.put(None)
+
+    def wait_for(self, text: str) -> str:
+        """The next line that holds `text`."""
+        while True:
+            line = self._lines.get(timeout=PATIENCE_SECONDS)
+            assert line is not None, f"ended before saying {text!r}:\n{self.output}"
+            self.output += line
+            if text in line:
+                return line
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def address(self, who: str) -> str:
+        """What the start-up lines say after `who … on`."""
+        found = re.search(rf"{who}[^,]*? on ([\d.]+:\d+)", self.output)
+        assert found, self.output
+        return found[1]
+
+    def interrupt(self) -> int:
+        """Ctrl-C; returns the exit code."""
+        self._process.send_signal(signal.SIGINT)
+        return self._process.wait(PATIENCE_SECONDS)
+
+    def kill(self) -> None:
+        """kill -9."""
+        self._process.kill()
+        self._process.wait(PATIENCE_SECONDS)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(PATIENCE_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                raise
+        self._reader.join(PATIENCE_SECONDS)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+def up(data: Path, *arguments: str) -> Daemon:
+    """`cosmodrome up` on free ports with small files."""
+    data.mkdir(parents=True, exist_ok=True)
+    conf = data / "broker.conf"
+    conf.write_text(BROKER_CONF)
+    ports = ("--namesrv-port", "0", "--broker-port", "0", "--console-port", "0")
+    return Daemon("up", "--data", str(data), "-c", str(conf), *ports, *arguments)

@@ -1,0 +1,286 @@
+"""Calling handlers: how they get their messages, and what becomes of those that fail."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+from tests.unit.client.messages import received
+
+from cosmodrome.client.handlers import DEFAULT_BATCH, LOCAL_RETRY_MS, Consume, Delivery, Handlers, unhandled
+from cosmodrome.client.process_queue import ProcessQueue
+from cosmodrome.errors import ClientError
+from cosmodrome.model import ReceivedMessage
+from cosmodrome.testing import FakeClock
+
+PATIENCE_SECONDS = 5
+
+
+# --- how a handler wants its messages
+
+
+def one(message: ReceivedMessage) -> None: ...
+def untyped(messages): ...  # type: ignore[no-untyped-def]
+def many(messages: list[ReceivedMessage]) -> None: ...
+def sequence(messages: Sequence[ReceivedMessage]) -> None: ...
+async def async_many(messages: Iterable[ReceivedMessage]) -> None: ...
+async def async_one(message: ReceivedMessage) -> None: ...
+
+
+class Callable:
+    async def __call__(self, message: ReceivedMessage) -> None: ...
+
+    def method(self, messages: list[ReceivedMessage]) -> None: ...
+
+
+def evaluated(messages: Any) -> None: ...
+
+
+evaluated.__annotations__["messages"] = list[ReceivedMessage]
+
+
+@pytest.mark.parametrize(
+    ("handler", "batch", "is_async"),
+    [
+        (one, None, False),
+        (untyped, None, False),
+        (many, DEFAULT_BATCH, False),
+        (sequence, DEFAULT_BATCH, False),
+        (async_many, DEFAULT_BATCH, True),
+        (async_one, None, True),
+        (Callable(), None, True),
+        (Callable().method, DEFAULT_BATCH, False),
+        (functools.partial(async_one), None, True),
+        (evaluated, DEFAULT_BATCH, False),
+        (print, None, False),
+    ],
+)
+def test_a_handler_says_by_its_annotation_whether_it_wants_a_list(
+    handler: Any, batch: int | None, is_async: bool
+) -> None:
+    consume = Consume.by(handler)
+    assert (consume.batch, consume.is_async) == (batch, is_async)
+
+
+def test_batch_decides_over_the_annotation() -> None:
+    assert Consume.by(one, 5).batch == 5
+    assert Consume.by(many, 1).batch == 1
+    messages = [received(offset=offset) for offset in range(5)]
+    assert [len(portion) for portion in Consume.by(one, 2).portions(messages)] == [2, 2, 1]
+    assert Consume.by(one, 1).argument(messages[:1]) == messages[:1]
+    assert Consume.by(one).argument(messages[:1]) is messages[0]
+    with pytest.raises(ValueError, match="at least 1"):
+        Consume.by(one, 0)
+
+
+# --- calling them
+
+
+class Desk:
+    """Handlers over one process queue, and a broker that takes messages back or does not."""
+
+    def __init__(self, max_in_flight: int = 4, takes_back: bool = True) -> None:
+        self.clock = FakeClock()
+        self.takes_back = takes_back
+        self.sent_back: list[int] = []
+        self.process = ProcessQueue(0)
+        self.handlers = Handlers(max_in_flight, self._send_back, self.clock)
+
+    async def _send_back(self, message: ReceivedMessage) -> bool:
+        self.sent_back.append(message.queue_offset)
+        return self.takes_back
+
+    def deliver(self, handler: Any, count: int = 1, batch: int | None = None) -> None:
+        consume, first = Consume.by(handler, batch), self.process.next_offset
+        messages = [received(offset=offset) for offset in range(first, first + count)]
+        self.process.put(messages, first + count)
+        for portion in consume.portions(messages):
+            self.handlers.submit(Delivery(consume, portion, self.process))
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_a_message_is_finished_when_its_handler_returns() -> None:
+    desk, released = Desk(), asyncio.Event()
+
+    async def handler(message: ReceivedMessage) -> None:
+        await released.wait()
+
+    desk.deliver(handler, 3)
+    await settle()
+    assert desk.process.commit_offset == 0
+    released.set()
+    await desk.handlers.stop(1_000)
+    assert desk.process.commit_offset == 3
+
+
+async def test_no_more_run_at_a_time_than_allowed() -> None:
+    desk, running, most, gate = Desk(max_in_flight=2), 0, 0, asyncio.Semaphore(0)
+    done = asyncio.Semaphore(0)
+
+    async def handler(message: ReceivedMessage) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await gate.acquire()
+        running -= 1
+        done.release()
+
+    desk.deliver(handler, 7)
+    await settle()
+    assert running == 2
+    for _ in range(7):
+        gate.release()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        for _ in range(7):
+            await done.acquire()
+    assert most == 2
+    await desk.handlers.stop(1_000)
+
+
+async def test_a_def_runs_beside_the_event_loop() -> None:
+    desk, threads = Desk(), []
+    loop, ran = asyncio.get_running_loop(), asyncio.Event()
+
+    def handler(message: ReceivedMessage) -> None:
+        threads.append(threading.current_thread())
+        loop.call_soon_threadsafe(ran.set)
+
+    desk.deliver(handler)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await ran.wait()
+    await desk.handlers.stop(1_000)
+    assert threads != [threading.current_thread()]
+    assert desk.process.commit_offset == 1
+
+
+async def test_a_def_that_returns_a_coroutine_has_it_awaited() -> None:
+    desk, handled = Desk(), asyncio.Event()
+
+    async def really(message: ReceivedMessage) -> None:
+        handled.set()
+
+    desk.deliver(lambda message: really(message))
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await handled.wait()
+    await desk.handlers.stop(1_000)
+    assert desk.process.commit_offset == 1
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no"), asyncio.CancelledError()])
+async def test_a_failed_message_goes_back_to_the_broker_and_is_finished_here(error: BaseException) -> None:
+    desk = Desk()
+
+    async def handler(message: ReceivedMessage) -> None:
+        raise error
+
+    desk.deliver(handler, 2)
+    await settle()
+    assert sorted(desk.sent_back) == [0, 1]
+    assert desk.process.commit_offset == 2
+    await desk.handlers.stop(1_000)
+
+
+async def test_what_the_broker_does_not_take_back_is_tried_here_again_and_holds_the_commit() -> None:
+    desk, tries = Desk(takes_back=False), []
+
+    async def handler(message: ReceivedMessage) -> None:
+        tries.append(message.reconsume_times)
+        if len(tries) < 3:
+            raise RuntimeError("not yet")
+
+    desk.deliver(handler)
+    await desk.clock.advance(LOCAL_RETRY_MS - 1)
+    assert tries == [0]
+    await desk.clock.advance(1)
+    assert tries == [0, 1]
+    assert desk.process.commit_offset == 0
+    await desk.clock.advance(LOCAL_RETRY_MS)
+    assert tries == [0, 1, 2]
+    assert desk.process.commit_offset == 1
+    await desk.handlers.stop(1_000)
+
+
+async def test_a_failed_batch_goes_back_whole() -> None:
+    desk = Desk()
+
+    async def handler(messages: list[ReceivedMessage]) -> None:
+        raise RuntimeError("all of them")
+
+    desk.deliver(handler, 3)
+    await settle()
+    assert desk.sent_back == [0, 1, 2]
+    await desk.handlers.stop(1_000)
+
+
+async def test_a_body_that_cannot_be_unpacked_counts_as_failed() -> None:
+    desk = Desk()
+    seen: list[ReceivedMessage] = []
+    consume, message = Consume.by(seen.append), received(b"not zlib", sys_flag=1)
+    desk.process.put([message], 1)
+    desk.handlers.submit(Delivery(consume, [message], desk.process))
+    await settle()
+    assert (seen, desk.sent_back) == ([], [0])
+    await desk.handlers.stop(1_000)
+
+
+async def test_messages_of_a_released_queue_are_neither_started_nor_finished() -> None:
+    desk, gate, started = Desk(max_in_flight=1), asyncio.Event(), []
+
+    async def handler(message: ReceivedMessage) -> None:
+        started.append(message.queue_offset)
+        await gate.wait()
+        raise RuntimeError("too late to matter")
+
+    desk.deliver(handler, 2)
+    await settle()
+    desk.process.released = True
+    gate.set()
+    await settle()
+    assert (started, desk.sent_back, desk.process.commit_offset) == ([0], [], 0)
+    await desk.handlers.stop(1_000)
+
+
+async def test_stop_waits_for_what_runs_and_starts_nothing_more() -> None:
+    desk, gate, started = Desk(max_in_flight=1), asyncio.Event(), []
+
+    async def handler(message: ReceivedMessage) -> None:
+        started.append(message.queue_offset)
+        await gate.wait()
+
+    desk.deliver(handler, 3)
+    await settle()
+    stopping = asyncio.create_task(desk.handlers.stop(60_000))
+    await settle()
+    assert not stopping.done()
+    gate.set()
+    await stopping
+    assert (started, desk.process.commit_offset) == ([0], 1)
+    desk.deliver(handler)
+    await settle()
+    assert started == [0]
+
+
+async def test_stop_gives_up_on_a_handler_that_never_ends() -> None:
+    desk = Desk()
+
+    async def handler(message: ReceivedMessage) -> None:
+        await asyncio.Event().wait()
+
+    desk.deliver(handler)
+    await settle()
+    await desk.handlers.stop(1)
+    assert desk.process.commit_offset == 0
+    assert desk.sent_back == []
+
+
+def test_a_message_nobody_handles_fails() -> None:
+    with pytest.raises(ClientError, match="no handler"):
+        unhandled(received())

@@ -1,0 +1,356 @@
+"""Sending, against brokers that fail in every way a broker can."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+import pytest
+from tests.unit.client.fake_cluster import FakeBroker, fake_cluster
+
+from cosmodrome.client import producer as producer_module
+from cosmodrome.client.producer import Producer
+from cosmodrome.codes import RequestCode, ResponseCode
+from cosmodrome.errors import (
+    BrokerError,
+    CallTimeout,
+    ClientError,
+    ConfigError,
+    ConnectionFailed,
+    InvalidMessage,
+    InvalidParameter,
+    RouteNotFound,
+    SendFailed,
+)
+from cosmodrome.model import Message, MessageQueue, SendStatus
+from cosmodrome.testing import FakeClock
+from cosmodrome.wire import properties as properties_string
+from cosmodrome.wire.bodies import HeartbeatData
+from cosmodrome.wire.command import Command
+from cosmodrome.wire.compression import decompress
+from cosmodrome.wire.requests import SendMessage, SendReply, UnregisterClient
+
+SEND = RequestCode.SEND_MESSAGE_V2
+
+
+def refusing(code: int) -> Any:
+    return lambda command: command.reply(code, remark="no")
+
+
+async def test_a_message_goes_out_as_java_would_send_it() -> None:
+    async with fake_cluster(T=4) as cluster, Producer("g", cluster.namesrv) as producer:
+        message = Message("T", b"hello", tags="paid", keys=["a", "b"], properties={"x": "y"}, flag=7)
+        result = await producer.send(message)
+        (command,) = cluster.broker.asked.of(SEND)
+    sent = SendMessage.decode(command)
+    assert (sent.producer_group, sent.topic, sent.flag, sent.sys_flag) == ("g", "T", 7, 0)
+    assert (sent.default_topic, sent.default_topic_queue_nums) == ("TBW102", 4)
+    assert (sent.broker_name, sent.batch, sent.reconsume_times) == ("broker-a", False, 0)
+    assert bytes(command.body) == b"hello"
+    assert properties_string.decode(sent.properties or "") == {
+        "UNIQ_KEY": result.msg_id,
+        "WAIT": "true",
+        "TAGS": "paid",
+        "KEYS": "a b",
+        "x": "y",
+    }
+    assert result.status is SendStatus.SEND_OK
+    assert result.queue == MessageQueue("T", "broker-a", sent.queue_id)
+    assert (result.offset_msg_id, result.queue_offset) == ("broker-a-0", 0)
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        (0, SendStatus.SEND_OK),
+        (10, SendStatus.FLUSH_DISK_TIMEOUT),
+        (11, SendStatus.SLAVE_NOT_AVAILABLE),
+        (12, SendStatus.FLUSH_SLAVE_TIMEOUT),
+    ],
+)
+async def test_stored_with_reservations_is_stored(code: int, status: SendStatus) -> None:
+    async with fake_cluster(T=1) as cluster, Producer("g", cluster.namesrv) as producer:
+        cluster.broker.answers[SEND] = lambda command: command.reply(code, header=SendReply("id", 0, 5, "tx"))
+        result = await producer.send(Message("T", b"x"))
+        assert (result.status, result.queue_offset, result.transaction_id) == (status, 5, "tx")
+        assert cluster.broker.asked.count(SEND) == 1
+
+
+async def test_queues_take_turns() -> None:
+    async with fake_cluster("a", "b", T=2) as cluster, Producer("g", cluster.namesrv) as producer:
+        used = [(await producer.send(Message("T", b"x"))).queue for _ in range(8)]
+        assert used[:4] == used[4:]
+        assert sorted(used[:4]) == list(await producer.publish_queues("T"))
+
+
+async def test_a_large_body_travels_compressed_and_a_huge_one_is_compressed_aside() -> None:
+    for body in (b"x" * 5_000, b"x" * producer_module.COMPRESS_ASIDE_FROM_BYTES):
+        async with fake_cluster(T=1) as cluster, Producer("g", cluster.namesrv) as producer:
+            await producer.send(Message("T", body))
+            (command,) = cluster.broker.asked.of(SEND)
+            sys_flag = SendMessage.decode(command).sys_flag
+            assert len(command.body) < 1_000
+            assert decompress(bytes(command.body), sys_flag, limit_bytes=len(body)) == body
+
+
+# --- choosing a queue
+
+
+async def test_a_chosen_queue_is_used() -> None:
+    async with fake_cluster("a", "b", T=2) as cluster, Producer("g", cluster.namesrv) as producer:
+        queue = MessageQueue("T", "b", 1)
+        assert (await producer.send(Message("T", b"x"), queue)).queue == queue
+        assert (await producer.send_batch([Message("T", b"x")], queue)).queue == queue
+        await producer.send_oneway(Message("T", b"x"), queue)
+        assert len(await cluster.named("b").asked.wait_for(SEND, 2)) == 2
+
+
+async def test_a_selector_chooses_among_all_queues_with_its_argument() -> None:
+    async with fake_cluster("a", "b", T=2) as cluster, Producer("g", cluster.namesrv) as producer:
+        result = await producer.send(Message("T", b"x"), selector=lambda queues, message, arg: queues[arg], arg=3)
+        assert result.queue == MessageQueue("T", "b", 1)
+
+
+@pytest.mark.parametrize("code", [1, 2, 14, 16, 17, 204, 205])
+async def test_a_chosen_queue_is_tried_once(code: int) -> None:
+    async with fake_cluster("a", "b", T=1) as cluster, Producer("g", cluster.namesrv) as producer:
+        cluster.named("a").answers[SEND] = refusing(code)
+        with pytest.raises(BrokerError) as refused:
+            await producer.send(Message("T", b"x"), MessageQueue("T", "a", 0))
+        assert refused.value.code == code
+        assert cluster.named("a").asked.count(SEND) == 1
+        assert cluster.named("b").asked.count(SEND) == 0
+
+
+async def test_a_queue_of_an_unknown_broker_is_an_error_that_names_it() -> None:
+    async with fake_cluster(T=1) as cluster, Producer("g", cluster.namesrv) as producer:
+        with pytest.raises(ConnectionFailed, match="nowhere"):
+            await producer.send(Message("T", b"x"), MessageQueue("T", "nowhere", 0))
+
+
+# --- trying again
+
+
+@pytest.mark.parametrize("code", [1, 2, 14, 16, 17, 204, 205])
+async def test_a_refusal_that_may_be_local_is_tried_on_another_broker(code: int) -> None:
+    async with fake_cluster("a", "b", T=1) as cluster, Producer("g", cluster.namesrv) as producer:
+        cluster.named("a").answers[SEND] = refusing(code)
+        for _ in range(4):
+            assert (await producer.send(Message("T", b"x"))).queue.broker_name == "b"
+
+
+@pytest.mark.parametrize("code", [13, 15, 29, 3])
+async def test_a_refusal_that_every_broker_would_repeat_is_final(code: int) -> None:
+    async with fake_cluster(T=1) as cluster, Producer("g", cluster.namesrv) as producer:
+        cluster.broker.answers[SEND] = refusing(code)
+        with pytest.raises(BrokerError):
+            await producer.send(Message("T", b"x"))
+        assert cluster.broker.asked.count(SEND) == 1
+
+
+async def test_every_try_carries_the_same_id_so_that_a_duplicate_can_be_told() -> None:
+    async with fake_cluster(T=1) as cluster, Producer("g", cluster.namesrv) as producer:
+        cluster.broker.answers[SEND] = refusing(ResponseCode.SYSTEM_BUSY)
+        with pytest.raises(SendFailed, match=r"SYSTEM_BUSY.*SYSTEM_BUSY.*SYSTEM_BUSY"):
+            await producer.send(Message("T", b"x"))
+        sent = [SendMessage.decode(command).properties for command in cluster.broker.asked.of(SEND)]
+        assert len(sent) == 3
+        assert len(set(sent)) == 1
+
+
+async def test_the_number_of_tries_can_be_chosen() -> None:
+    async with fake_cluster(T=1) as cluster, Producer("g", cluster.namesrv, max_tries=1) as producer:
+        cluster.broker.answers[SEND] = refusing(ResponseCode.SYSTEM_BUSY)
+        with pytest.raises(SendFailed):
+            await producer.send(Message("T", b"x"))
+        assert cluster.broker.asked.count(SEND) == 1
+
+
+async def test_a_broker_that_is_gone_is_passed_over() -> None:
+    async with fake_cluster("a", "b", T=1) as cluster, Producer("g", cluster.namesrv) as producer:
+        await producer.publish_queues("T")
+        await cluster.named("a").close()
+        for _ in range(4):
+            assert (await producer.send(Message("T", b"x"))).queue.broker_name == "b"
+
+
+async def test_a_broker_that_says_nothing_leaves_time_for_another() -> None:
+    async with fake_cluster("a", "b", T=1) as cluster, Producer("g", cluster.namesrv) as producer:
+        cluster.named("a").silent = True
+        for _ in range(2):
+            assert (await producer.send(Message("T", b"x"), timeout_ms=400)).queue.broker_name == "b"
+        cluster.named("a").silent = False
+
+
+async def test_the_timeout_holds_over_all_tries() -> None:
+    async with fake_cluster(T=1) as cluster, Producer("g", cluster.namesrv) as producer:
+        cluster.broker.silent = True
+        with pytest.raises(SendFailed, match="did not answer"):
+            await producer.send(Message("T", b"x"), timeout_ms=50)
+        assert cluster.broker.asked.count(SEND) == 1
+        with pytest.raises(CallTimeout):
+            await producer.send(Message("T", b"x"), MessageQueue("T", "broker-a", 0), timeout_ms=50)
+        cluster.broker.silent = False
+
+
+# --- one-way and batches
+
+
+async def test_oneway_asks_for_no_answer() -> None:
+    async with fake_cluster(T=1) as cluster, Producer("g", cluster.namesrv) as producer:
+        await producer.send_oneway(Message("T", b"x"))
+        (command,) = await cluster.broker.asked.wait_for(SEND)
+        assert command.is_oneway
+
+
+async def test_a_batch_is_one_request_with_an_id_for_each_message() -> None:
+    async with fake_cluster(T=1) as cluster, Producer("g", cluster.namesrv) as producer:
+        result = await producer.send_batch([Message("T", b"a", tags="x"), Message("T", b"b" * 9_000)])
+        (command,) = cluster.broker.asked.of(RequestCode.SEND_BATCH_MESSAGE)
+        stored = cluster.broker.queues["T", 0]
+    header = SendMessage.decode(command)
+    assert (header.batch, header.sys_flag, header.properties) == (True, 0, "WAIT\x01true\x02")
+    assert [one.body for one in stored] == [b"a", b"b" * 9_000]
+    ids = [properties_string.find(one.properties, "UNIQ_KEY") for one in stored]
+    assert result.msg_id == ",".join(filter(None, ids))
+    assert (result.offset_msg_id, result.queue_offset) == ("broker-a-0,broker-a-1", 0)
+
+
+# --- routes
+
+
+async def test_a_topic_that_does_not_exist_is_sent_where_its_template_lives() -> None:
+    async with fake_cluster(TBW102=8) as cluster, Producer("g", cluster.namesrv) as producer:
+        queues = await producer.publish_queues("new")
+        assert len(queues) == 4
+        assert (await producer.send(Message("new", b"x"))).queue in queues
+
+
+async def test_an_unknown_topic_without_template_is_refused_and_forgotten() -> None:
+    async with fake_cluster() as cluster, Producer("g", cluster.namesrv) as producer:
+        with pytest.raises(RouteNotFound, match="nope"):
+            await producer.send(Message("nope", b"x"))
+        assert producer._instance.routes.addresses(masters_only=False) == set()
+        assert producer._instance.routes._topics == {}
+
+
+async def test_a_topic_nobody_may_write_to_is_an_error() -> None:
+    async with fake_cluster(T=0) as cluster, Producer("g", cluster.namesrv) as producer:
+        with pytest.raises(SendFailed, match="no queue of topic T"):
+            await producer.send(Message("T", b"x"))
+
+
+async def test_another_name_server_is_asked_when_one_is_away() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound, not listening: connections are refused
+        away = f"127.0.0.1:{taken.getsockname()[1]}"
+        async with fake_cluster(T=1, U=1) as cluster:
+            for _ in range(4):  # the first is chosen at random
+                async with Producer("g", f"{away};{cluster.namesrv}") as producer:
+                    await producer.send(Message("T", b"x"))
+                    await producer.send(Message("U", b"x"))
+
+
+async def test_no_name_server_at_all_is_an_error_in_time() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        async with Producer("g", f"127.0.0.1:{taken.getsockname()[1]}") as producer:
+            with pytest.raises(ConnectionFailed):
+                await producer.send(Message("T", b"x"))
+
+
+# --- life
+
+
+async def test_brokers_hear_of_the_producer_and_of_its_end() -> None:
+    async with fake_cluster("a", "b", T=1) as cluster:
+        async with Producer("g", cluster.namesrv) as producer:
+            await producer.publish_queues("T")
+            for broker in cluster.brokers:
+                (beat, *_) = await broker.asked.wait_for(RequestCode.HEART_BEAT)
+                assert HeartbeatData.decode(beat.body) == HeartbeatData(producer.client_id, ("g",))
+        for broker in cluster.brokers:
+            (bye,) = broker.asked.of(RequestCode.UNREGISTER_CLIENT)
+            assert UnregisterClient.decode(bye) == UnregisterClient(producer.client_id, "g", None)
+
+
+async def test_a_lost_connection_is_made_again_and_the_broker_told() -> None:
+    clock = FakeClock()
+    async with fake_cluster(T=1) as cluster, Producer("g", cluster.namesrv, clock=clock) as producer:
+        await producer.publish_queues("T")
+        await cluster.broker.asked.wait_for(RequestCode.HEART_BEAT)
+        for connection in list(cluster.broker.connections):
+            connection.abort()
+        again = asyncio.create_task(cluster.broker.asked.wait_for(RequestCode.HEART_BEAT, 2))
+        while not again.done():
+            await clock.advance(100)
+            await asyncio.sleep(0.001)
+        await again
+
+
+async def test_what_a_broker_may_not_ask_is_refused() -> None:
+    async with fake_cluster(T=1) as cluster, Producer("g", cluster.namesrv) as producer:
+        await producer.send(Message("T", b"x"))
+        (connection,) = cluster.broker.connections
+        for code in (39, 220, 221, 307, 309, 326, 40):
+            reply = await connection.call(Command.request(code), 1_000)
+            assert reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+
+
+async def test_it_runs_once() -> None:
+    async with fake_cluster(T=1) as cluster:
+        producer = Producer("g", cluster.namesrv)
+        with pytest.raises(ClientError, match="not started"):
+            await producer.send(Message("T", b"x"))
+        async with producer:
+            with pytest.raises(ClientError, match="is running"):
+                await producer.start()
+        await producer.stop()
+        with pytest.raises(ClientError, match="stopped"):
+            await producer.send(Message("T", b"x"))
+        with pytest.raises(ClientError, match="stopped"):
+            await producer.start()
+
+
+def test_a_producer_that_cannot_work_is_refused_when_made() -> None:
+    with pytest.raises(ConfigError, match="namesrv"):
+        Producer("g")
+    with pytest.raises(ConfigError, match="not an address"):
+        Producer("g", "localhost")
+    with pytest.raises(InvalidParameter, match="group"):
+        Producer("bad group", "127.0.0.1:9876")
+    with pytest.raises(ValueError, match="max_tries"):
+        Producer("g", "127.0.0.1:9876", max_tries=0)
+
+
+async def test_a_queue_and_a_selector_exclude_each_other() -> None:
+    async with fake_cluster(T=1) as cluster, Producer("g", cluster.namesrv) as producer:
+        with pytest.raises(ValueError, match="not both"):
+            await producer.send(Message("T", b"x"), MessageQueue("T", "broker-a", 0), selector=lambda qs, m, a: qs[0])
+
+
+def test_no_two_clients_share_an_id() -> None:
+    ids = {Producer("g", "127.0.0.1:9876").client_id for _ in range(100)}
+    assert len(ids) == 100
+
+
+async def test_a_message_that_cannot_be_sent_costs_no_request() -> None:
+    async with fake_cluster(T=1) as cluster, Producer("g", cluster.namesrv) as producer:
+        for message in (Message("bad topic", b"x"), Message("T", b""), Message("T", b"x", properties={"TAGS": "x"})):
+            with pytest.raises(InvalidMessage):
+                await producer.send(message)
+        assert cluster.asked.requests == []
+
+
+async def test_sends_from_many_tasks_share_one_connection() -> None:
+    async with fake_cluster(T=4) as cluster, Producer("g", cluster.namesrv) as producer:
+        results = await asyncio.gather(*(producer.send(Message("T", b"%d" % i)) for i in range(200)))
+        assert len(cluster.broker.connections) == 1
+        assert len(cluster.asked.requests) == 1
+        assert _bodies(cluster.broker) == {b"%d" % i for i in range(200)}
+        assert len({result.msg_id for result in results}) == 200
+
+
+def _bodies(broker: FakeBroker) -> set[bytes]:
+    return {one.body for queue in broker.queues.values() for one in queue}

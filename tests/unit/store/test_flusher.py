@@ -1,0 +1,237 @@
+"""The promise: what `durable` means with each flush, and what happens when the disk fails."""
+
+import asyncio
+import dataclasses
+import struct
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.unit.store.kit import SMALL, bodies, kill, message, open_store
+
+from cosmodrome.config import FlushDiskType
+from cosmodrome.errors import ServiceNotAvailable
+from cosmodrome.store import Durability, GetStatus, MessageStore
+from cosmodrome.store.flusher import CHECKPOINT_INTERVAL_MS
+from cosmodrome.store.mapped_file import MappedFile
+from cosmodrome.testing.clock import FakeClock
+from cosmodrome.wire.batch import BatchItem
+
+SYNC = dataclasses.replace(SMALL, flush_disk_type=FlushDiskType.SYNC_FLUSH)
+
+
+@asynccontextmanager
+async def flushing(store: MessageStore) -> AsyncIterator[None]:
+    task = asyncio.create_task(store.flusher.run())
+    try:
+        yield
+    finally:
+        store.flusher.stop()
+        await task
+
+
+class Gate:
+    """Syncs of the log wait here until they are let through."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.syncs = 0
+        self.error: OSError | None = None
+        self.began = threading.Event()
+        self._open = threading.Semaphore(0)
+        monkeypatch.setattr(MappedFile, "sync", self._sync)
+
+    def _sync(self) -> None:
+        self.syncs += 1
+        self.began.set()
+        assert self._open.acquire(timeout=10), "nobody let this sync through"
+        if self.error is not None:
+            raise self.error
+
+    def let_through(self, count: int = 1) -> None:
+        self._open.release(count)
+
+
+async def test_async_flush_promises_nothing_but_gets_it_done(tmp_path: Path) -> None:
+    clock = FakeClock()
+    store = open_store(tmp_path, clock=clock)
+    flushed = asyncio.Event()
+    store.flusher._on_flushed = lambda *_: flushed.set()
+    async with flushing(store):
+        end = store.append(message()).end
+        assert await store.durable(end) is Durability.OK
+        assert bodies(store) == [b"body"]
+        await clock.advance(SMALL.flush_interval_commit_log - 1)
+        assert store.flusher.flushed == 0
+        await clock.advance(1)
+        await flushed.wait()
+        assert store.flusher.flushed == end
+
+
+async def test_sync_flush_shows_a_message_only_when_it_is_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(monkeypatch)
+    arrived: list[int] = []
+    store = MessageStore.open(tmp_path, SYNC, FakeClock(), lambda _t, _q, offset, _c: arrived.append(offset))
+    async with flushing(store):
+        appended = store.append(message(UNIQ_KEY="u"))
+        waiting = asyncio.create_task(store.durable(appended.end))
+        await asyncio.sleep(0)
+        assert (store.max_offset("orders", 0), arrived) == (0, [])
+        assert store.read("orders", 0, 0, 1).status is GetStatus.NO_MESSAGE_IN_QUEUE
+        assert store.record_at(appended.physical_offset) is None
+        assert store.find_by_key("orders", "u", 1, 0, 2**62) == []
+        gate.let_through()
+        assert await waiting is Durability.OK
+        assert (bodies(store), arrived) == ([b"body"], [1])
+        assert len(store.find_by_key("orders", "u", 1, 0, 2**62)) == 1
+
+
+async def test_those_who_wait_share_the_next_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(monkeypatch)
+    store = open_store(tmp_path, SYNC)
+    async with flushing(store):
+        first = asyncio.create_task(store.durable(store.append(message()).end))
+        await asyncio.to_thread(gate.began.wait)
+        others = [asyncio.create_task(store.durable(store.append(message()).end)) for _ in range(20)]
+        await asyncio.sleep(0)
+        gate.let_through()
+        assert await first is Durability.OK
+        assert store.max_offset("orders", 0) == 1
+        gate.let_through()
+        assert set(await asyncio.gather(*others)) == {Durability.OK}
+    assert gate.syncs == 2
+    assert store.max_offset("orders", 0) == 21
+
+
+async def test_over_file_ends_every_file_is_synced_and_dispatched(tmp_path: Path) -> None:
+    store = open_store(tmp_path, SYNC)
+    async with flushing(store):
+        for number in range(5):
+            store.append(message(body=b"%d" % number + b"x" * 40_000))
+        item = BatchItem(0, b"5" * 30_000, "")
+        batch = store.append_batch(message(), [item, item])
+        assert await store.durable(batch.end) is Durability.OK
+    assert [body[:1] for body in bodies(store)] == [b"0", b"1", b"2", b"3", b"4", b"5", b"5"]
+    assert not any(file.is_new for file in store._log.files)
+
+
+async def test_who_need_not_wait_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(monkeypatch)
+    store = open_store(tmp_path, SYNC)
+    async with flushing(store):
+        assert await store.durable(store.append(message()).end, wait=False) is Durability.OK
+        assert store.max_offset("orders", 0) == 0
+        gate.let_through()
+    assert store.max_offset("orders", 0) == 1
+
+
+async def test_time_runs_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(monkeypatch)
+    store = open_store(tmp_path, dataclasses.replace(SYNC, sync_flush_timeout=5))
+    async with flushing(store):
+        appended = store.append(message())
+        assert await store.durable(appended.end) is Durability.FLUSH_DISK_TIMEOUT
+        gate.let_through()
+    assert await store.durable(appended.end) is Durability.OK
+
+
+async def test_after_a_failed_sync_nothing_is_promised_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(monkeypatch)
+    store = open_store(tmp_path, SYNC)
+    async with flushing(store):
+        kept = store.append(message(body=b"kept"))
+        gate.let_through()
+        await store.durable(kept.end)
+
+        gate.error = OSError(5, "Input/output error")
+        lost = store.append(message(body=b"lost"))
+        gate.let_through()
+        with pytest.raises(ServiceNotAvailable, match="Input/output error"):
+            await store.durable(lost.end)
+        with pytest.raises(ServiceNotAvailable, match="Input/output error"):
+            store.append(message())
+        with pytest.raises(ServiceNotAvailable, match="Input/output error"):
+            await store.durable(lost.end, wait=False)
+        assert bodies(store) == [b"kept"]
+    store.close()
+    assert (tmp_path / "abort").exists()
+    assert gate.syncs == 2
+
+
+async def test_the_failure_of_a_background_sync_is_not_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(monkeypatch)
+    gate.error = OSError(5, "Input/output error")
+    gate.let_through()
+    clock = FakeClock()
+    store = open_store(tmp_path, clock=clock)
+    failed = asyncio.Event()
+    refuse = store.flusher._on_failed
+
+    def on_failed(reason: str) -> None:
+        refuse(reason)
+        failed.set()
+
+    store.flusher._on_failed = on_failed
+    async with flushing(store):
+        end = store.append(message()).end
+        await clock.advance(SMALL.flush_interval_commit_log)
+        await failed.wait()
+        with pytest.raises(ServiceNotAvailable):
+            store.append(message())
+        with pytest.raises(ServiceNotAvailable):
+            await store.durable(end)
+    store.close()
+    assert bodies(open_store(tmp_path)) == [b"body"]
+
+
+async def test_a_stop_flushes_what_is_left(tmp_path: Path) -> None:
+    store = open_store(tmp_path, SYNC)
+    async with flushing(store):
+        end = store.append(message()).end
+    assert store.flusher.flushed == end
+    assert bodies(store) == [b"body"]
+
+
+def test_closing_without_a_flusher_shows_and_keeps_everything(tmp_path: Path) -> None:
+    store = open_store(tmp_path, SYNC)
+    for number in range(3):
+        assert store.append(message(body=b"%d" % number)).queue_offset == number
+    store.close()
+    assert bodies(open_store(tmp_path, SYNC)) == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("config", [SMALL, SYNC])
+def test_what_was_appended_but_not_flushed_survives_a_kill(tmp_path: Path, config: object) -> None:
+    store = open_store(tmp_path, config)  # type: ignore[arg-type]
+    for number in range(100):
+        store.append(message(queue_id=number % 2, body=b"%d" % number + b"x" * 2_000))
+    kill(store)
+    store = open_store(tmp_path, config)  # type: ignore[arg-type]
+    assert store.max_offset("orders", 0) == store.max_offset("orders", 1) == 50
+
+
+async def test_the_checkpoint_follows_once_a_minute(tmp_path: Path) -> None:
+    clock = FakeClock()
+    store = open_store(tmp_path, clock=clock)
+    saved = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    save = store._checkpoint.save
+
+    def announce() -> None:
+        save()
+        loop.call_soon_threadsafe(saved.set)
+
+    store._checkpoint.save = announce  # type: ignore[method-assign]
+    async with flushing(store):
+        stored = store.append(message()).store_timestamp
+        assert not (tmp_path / "checkpoint").exists()
+        await clock.advance(CHECKPOINT_INTERVAL_MS + SMALL.flush_interval_commit_log)
+        await saved.wait()
+    assert struct.unpack_from(">qq", (tmp_path / "checkpoint").read_bytes()) == (stored, stored)
