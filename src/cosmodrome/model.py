@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import IntFlag, StrEnum
+from enum import IntEnum, StrEnum
+from typing import Any
 
 from cosmodrome.errors import InvalidParameter
 
@@ -49,8 +50,8 @@ class Property:
     TRAN_MSG = "TRAN_MSG"
 
 
-class Perm(IntFlag):
-    """What may be done with a topic's queues on one broker."""
+class Perm(IntEnum):
+    """What may be done with a topic's queues on one broker: bits of a plain int, for they are tested on every send."""
 
     INHERIT = 1
     WRITE = 2
@@ -58,7 +59,7 @@ class Perm(IntFlag):
     PRIORITY = 8
 
 
-READ_WRITE = int(Perm.READ | Perm.WRITE)
+READ_WRITE = Perm.READ | Perm.WRITE
 
 
 class MessageModel(StrEnum):
@@ -243,6 +244,7 @@ class GroupConfig:
     notify_consumer_ids_changed_enable: bool = True
     sys_flag: int = 0
     consume_timeout_minute: int = 15
+    retry_policy: Mapping[str, Any] = field(default_factory=lambda: {"type": "CUSTOMIZED"})  # as Apache's JSON has it
     attributes: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -32,6 +32,7 @@ PROCESSORS: dict[int, Processor] = {
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: offsets.search_offset,
     RequestCode.GET_EARLIEST_MSG_STORETIME: offsets.get_earliest_store_time,
     RequestCode.HEART_BEAT: heartbeat.heartbeat,
+    RequestCode.CHECK_CLIENT_CONFIG: heartbeat.check_client_config,
     RequestCode.UNREGISTER_CLIENT: heartbeat.unregister_client,
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: heartbeat.get_consumer_list,
     RequestCode.LOCK_BATCH_MQ: heartbeat.lock_queues,

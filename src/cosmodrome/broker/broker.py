@@ -89,6 +89,10 @@ class Broker:
         """Serve, and tell the name servers; from here on `address` is known. Then await `run`."""
         await self._server.start()
         host = self.config.broker_ip1 or advertised_host(self.config.bind_address)
+        if host != self.config.bind_address and self.config.bind_address.startswith("127."):
+            log.warning(
+                "clients are told to come to %s, but only %s is bound; set bindAddress", host, self.config.bind_address
+            )
         self.address = f"{host}:{self._server.port}"
         self.packed_address = pack_host(host, self._server.port)
         self.unique_ids = UniqueIds(self.packed_address[:4], os.getpid())

@@ -92,7 +92,7 @@ class Topics(SavedTable):
         if template is not None and template.inheritable:
             queues = max(1, min(queues_wanted, template.write_queues))
             perm = template.perm & ~Perm.INHERIT
-            return self.put(TopicConfig(name, queues, queues, int(perm), sys_flag=template.sys_flag))
+            return self.put(TopicConfig(name, queues, queues, perm, sys_flag=template.sys_flag))
         if name.startswith(RETRY_PREFIX):
             return self.put(TopicConfig(name, 1, 1))
         raise TopicNotFound(name)
@@ -141,16 +141,16 @@ class Topics(SavedTable):
                 self.put(config)
         template = self._topics.get(AUTO_CREATE_TOPIC)
         if template is not None and not self._config.auto_create_topic_enable:
-            self.put(dataclasses.replace(template, perm=int(template.perm & ~Perm.INHERIT)))
+            self.put(dataclasses.replace(template, perm=template.perm & ~Perm.INHERIT))
 
     def _reserved(self) -> Iterator[TopicConfig]:
         config = self._config
         inherited = READ_WRITE | Perm.INHERIT
-        cluster_perm = int(inherited if config.cluster_topic_enable else Perm.INHERIT)
-        broker_perm = READ_WRITE if config.broker_topic_enable else int(Perm.INHERIT)
+        cluster_perm = inherited if config.cluster_topic_enable else Perm.INHERIT
+        broker_perm = READ_WRITE if config.broker_topic_enable else Perm.INHERIT
         if config.auto_create_topic_enable:
             queues = config.default_topic_queue_nums
-            yield TopicConfig(AUTO_CREATE_TOPIC, queues, queues, int(inherited))
+            yield TopicConfig(AUTO_CREATE_TOPIC, queues, queues, inherited)
         yield TopicConfig(config.broker_cluster_name, CLUSTER_TOPIC_QUEUES, CLUSTER_TOPIC_QUEUES, cluster_perm)
         yield TopicConfig(config.broker_name, 1, 1, broker_perm)
         yield TopicConfig(BENCHMARK_TOPIC, BENCHMARK_QUEUES, BENCHMARK_QUEUES)

@@ -106,13 +106,16 @@ class Handlers:
             return
         self._waiting.append(delivery)
         if len(self._working) < self._max_in_flight:
-            task = asyncio.create_task(self._work())
-            self._working.add(task)
-            task.add_done_callback(self._working.discard)
+            self._working.add(asyncio.create_task(self._work()))
 
     async def _work(self) -> None:
-        while self._waiting:
-            await self._deliver(self._waiting.popleft())
+        try:
+            while self._waiting:
+                await self._deliver(self._waiting.popleft())
+        finally:
+            # Here and not in a done callback, which runs a turn later: a worker that is counted but has seen that
+            # nothing waits would leave what is submitted in between to nobody.
+            self._working.discard(_this_task())
 
     async def _deliver(self, delivery: Delivery) -> None:
         if delivery.process.released:
@@ -120,8 +123,7 @@ class Handlers:
         try:
             await self._call(delivery)
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if _this_task().cancelling():
                 raise  # we are being stopped; a handler that raises it by itself has failed like any other
             await self._failed(delivery, "cancelled")
         except Exception as error:
@@ -172,6 +174,12 @@ class Handlers:
                 log.warning("%d handlers did not end in %d ms; others will get their messages", len(late), timeout_ms)
             await cancelled(late)
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _this_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None, "workers run as tasks"
+    return task
 
 
 def _finish(process: ProcessQueue, messages: Iterable[ReceivedMessage]) -> None:

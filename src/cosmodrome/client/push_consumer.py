@@ -202,7 +202,7 @@ class PushConsumer(Startable):
         self._rebalance_due.ring()
 
     async def _members_changed(self, _connection: Connection, _command: Command) -> None:
-        """NOTIFY_CONSUMER_IDS_CHANGED. A new member has newer routes than ours, and shares fit only between equal views."""
+        """NOTIFY_CONSUMER_IDS_CHANGED. A new member has newer routes, and shares fit only if all see the same."""
         self._instance.routes.doubt()
         self._rebalance_due.ring()
 

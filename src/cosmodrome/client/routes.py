@@ -18,7 +18,7 @@ from cosmodrome.model import AUTO_CREATE_TOPIC, MASTER_ID, BrokerData, MessageQu
 
 log = logging.getLogger(__name__)
 
-# Topics without a route, and all topics after a doubt, are asked for again this soon.
+# Topics without a route, those whose route just changed, and all topics after a doubt, are asked for again this soon.
 RETRY_INTERVAL_MS = 1_000
 # Queues per broker that a topic yet to be created is taken to have; also what a send asks the broker to create.
 NEW_TOPIC_QUEUES = 4
@@ -90,11 +90,41 @@ def borrowed_route(template: Route) -> Route:
     return dataclasses.replace(template, queues=tuple(queues), order_conf=None)
 
 
+class _Poll:
+    """When to ask for one topic again, counted in rounds.
+
+    A route that just changed may well change again, since a new topic spreads from broker to broker: the gaps between
+    two questions begin with one round and double up to the regular interval.
+    """
+
+    __slots__ = ("_gap", "_longest", "_rounds_left")
+
+    def __init__(self, longest: int) -> None:
+        self._longest = longest
+        self.changed()
+
+    def is_due(self) -> bool:
+        """Called once in each round. What is due stays so until something is learned."""
+        self._rounds_left -= 1
+        return self._rounds_left <= 0
+
+    def changed(self) -> None:
+        self._gap = self._rounds_left = 1
+
+    def unchanged(self) -> None:
+        self._gap = self._rounds_left = min(self._gap * 2, self._longest)
+
+    def settled(self) -> None:
+        self._gap = self._rounds_left = self._longest
+
+
 class Routes:
     """The routes of the topics in use.
 
     A route once known is kept while the name servers are away or have forgotten it. With `borrow`, a topic that does
-    not exist yet gets the route of the template from which the first broker to be sent a message will make it.
+    not exist yet gets the route of the template from which a broker that is sent a message will make it. That route is
+    kept for a whole interval, so that sends take turns over all its brokers and each makes the topic; with the topic's
+    own route at once, it would stay on the first.
     """
 
     def __init__(
@@ -108,10 +138,11 @@ class Routes:
     ) -> None:
         self._source = source
         self._clock = clock
-        self._rounds_per_poll = max(1, poll_interval_ms // RETRY_INTERVAL_MS)
+        self._longest_gap = max(1, poll_interval_ms // RETRY_INTERVAL_MS)
         self._borrow = borrow
         self._on_change = on_change
         self._topics: dict[str, TopicRoute | None] = {}  # None: in use, not known to any name server
+        self._polls: dict[str, _Poll] = {}  # one for each topic in use
         self._asking: dict[str, asyncio.Task[TopicRoute]] = {}
         self._brokers: dict[str, BrokerData] = {}
         self._doubted = False
@@ -142,17 +173,23 @@ class Routes:
 
     async def _load(self, topic: str) -> TopicRoute:
         self._topics.setdefault(topic, None)
+        self._polls.setdefault(topic, _Poll(self._longest_gap))
         try:
             fresh = topic_route(topic, await self._source.route(topic))
         except RouteNotFound:
-            known = self._topics.get(topic)
-            if known is not None and not known.borrowed:
-                return known
-            if not self._borrow:
-                raise
-            fresh = await self._load_borrowed(topic)
+            fresh = await self._load_unknown(topic)
         self._learn(topic, fresh)
         return fresh
+
+    async def _load_unknown(self, topic: str) -> TopicRoute:
+        known = self._topics.get(topic)
+        if known is not None and not known.borrowed:
+            return known
+        if self._borrow:
+            return await self._load_borrowed(topic)
+        if topic in self._polls:
+            self._polls[topic].changed()  # it may come at any moment
+        raise RouteNotFound(topic)
 
     async def _load_borrowed(self, topic: str) -> TopicRoute:
         try:
@@ -162,8 +199,13 @@ class Routes:
         return topic_route(topic, borrowed_route(template), borrowed=True)
 
     def _learn(self, topic: str, fresh: TopicRoute) -> None:
-        if topic not in self._topics or fresh == self._topics[topic]:
+        if topic not in self._topics:  # forgotten meanwhile
             return
+        poll = self._polls[topic]
+        if fresh == self._topics[topic]:
+            poll.unchanged()
+            return
+        poll.settled() if fresh.borrowed else poll.changed()
         self._topics[topic] = fresh
         self._index_brokers()
         self._on_change()
@@ -174,6 +216,7 @@ class Routes:
 
     def forget(self, topic: str) -> None:
         """The topic is no longer in use."""
+        self._polls.pop(topic, None)
         if self._topics.pop(topic, None) is not None:
             self._index_brokers()
 
@@ -204,21 +247,12 @@ class Routes:
         }
 
     async def run(self) -> None:
-        """Ask again for every topic in use at each poll, and for those without a route in between.
-
-        A borrowed route is kept until the poll: meanwhile sends take turns over all its brokers, and each makes the
-        topic. With the topic's own route at once, it would stay on the broker that was sent the first message.
-        """
-        rounds = 0
+        """Ask again for every topic in use, each in its own time."""
         while True:
             await self._clock.sleep(RETRY_INTERVAL_MS)
-            rounds += 1
-            everything = self._doubted or rounds % self._rounds_per_poll == 0
+            due = [topic for topic, poll in self._polls.items() if poll.is_due() or self._doubted]
             self._doubted = False
-            await self._refresh(list(self._topics) if everything else self._missing())
-
-    def _missing(self) -> list[str]:
-        return [topic for topic, route in self._topics.items() if route is None]
+            await self._refresh(due)
 
     async def _refresh(self, topics: Iterable[str]) -> None:
         for topic in topics:

@@ -302,4 +302,4 @@ def _master_of(group: _Group, broker_id: int) -> Registered:
 
 
 def _without_write(perm: int) -> int:
-    return perm & ~int(Perm.WRITE)
+    return perm & ~Perm.WRITE

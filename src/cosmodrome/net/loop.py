@@ -1,12 +1,18 @@
-"""Which event loop runs a daemon."""
+"""Which event loop runs a daemon, and how many connections it may have."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import resource
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
+
+WANTED_OPEN_FILES = 65_536  # each connection is one; most systems start a process with 1,024
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
@@ -20,6 +26,18 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run `main` to its end on the fastest loop there is."""
+    """Run `main` to its end on the fastest loop there is, with as many open files as this process may have."""
+    raise_open_files_limit()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(main)
+
+
+def raise_open_files_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = WANTED_OPEN_FILES if hard == resource.RLIM_INFINITY else min(WANTED_OPEN_FILES, hard)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (ValueError, OSError) as error:
+        log.warning("at most %d open files, and so connections: %s", soft, error)

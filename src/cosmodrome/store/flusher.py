@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,8 +12,6 @@ from cosmodrome.errors import ServiceNotAvailable
 from cosmodrome.store.commit_log import CommitLog
 from cosmodrome.store.mapped_file import MappedFile
 from cosmodrome.store.message import Durability
-
-log = logging.getLogger(__name__)
 
 CHECKPOINT_INTERVAL_MS = 60_000
 
@@ -50,7 +47,7 @@ class Flusher:
         self.flushed = commit_log.end
         self.failure: str | None = None
         self._checkpoint_ms = clock.now_ms()
-        self._waiting: list[asyncio.Future[Durability]] = []
+        self._waiting: list[tuple[int, asyncio.Future[Durability]]] = []
         self._wake = asyncio.Event()
         self._stopping = False
 
@@ -70,7 +67,7 @@ class Flusher:
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[Durability] = loop.create_future()
         timer = loop.call_later(self._timeout_seconds, _expire, waiter)
-        self._waiting.append(waiter)
+        self._waiting.append((end, waiter))
         try:
             return await waiter
         finally:
@@ -82,12 +79,11 @@ class Flusher:
                 await self._due()
                 self._wake.clear()
                 await self._flush(thread)
-        for waiter in self._waiting:  # a sync failed: whoever came since gets no answer but this
-            _refuse(waiter, self.failure or "the store is closing")
+            await self._flush(thread)  # what came while the last flush was under way
 
     async def _due(self) -> None:
         """Wait until a flush is wanted."""
-        if self.group_commit or self._stopping:
+        if self.group_commit:
             await self._wake.wait()
             return
         pauses = [asyncio.ensure_future(self._wake.wait()), asyncio.ensure_future(self._clock.sleep(self._interval_ms))]
@@ -99,24 +95,32 @@ class Flusher:
 
     async def _flush(self, thread: ThreadPoolExecutor) -> None:
         """Sync what was appended so far, and let go those who wait for it."""
-        if self.failure is not None:
-            return
-        end, timestamp = self._log.end, self._log.last_timestamp
-        batch, self._waiting = self._waiting, []
-        work = self._checkpoint_if_due()
-        try:
-            if end > self.flushed:
-                files = self._log.files_between(self.flushed, end)
-                await asyncio.get_running_loop().run_in_executor(thread, sync_files, files)
-                self.flushed = end
-                self._on_flushed(end, timestamp)
-            if work is not None:
-                await asyncio.get_running_loop().run_in_executor(thread, work)
-        except OSError as error:
-            self._fail(f"the disk failed: {error}", batch)
-        for waiter in batch:
-            if not waiter.done():  # its request may have been cancelled, or has timed out
+        if self.failure is None:
+            try:
+                await self._sync(thread)
+            except OSError as error:
+                self._on_failed(f"the disk failed: {error}")
+        waiting, self._waiting = self._waiting, []
+        for end, waiter in waiting:
+            if waiter.done():  # its request was cancelled, or has timed out
+                continue
+            if self.failure is not None:
+                waiter.set_exception(ServiceNotAvailable(self.failure))
+            elif end <= self.flushed:
                 waiter.set_result(Durability.OK)
+            else:
+                self._waiting.append((end, waiter))
+
+    async def _sync(self, thread: ThreadPoolExecutor) -> None:
+        loop = asyncio.get_running_loop()
+        end, timestamp = self._log.end, self._log.last_timestamp
+        checkpoint = self._checkpoint_if_due()
+        if end > self.flushed:
+            await loop.run_in_executor(thread, sync_files, self._log.files_between(self.flushed, end))
+            self.flushed = end
+            self._on_flushed(end, timestamp)
+        if checkpoint is not None:
+            await loop.run_in_executor(thread, checkpoint)
 
     def _checkpoint_if_due(self) -> Work | None:
         """What to do for a checkpoint. Taken before the log is synced, so that it speaks of nothing behind that."""
@@ -126,12 +130,10 @@ class Flusher:
         self._checkpoint_ms = now_ms
         return self._checkpoint()
 
-    def _fail(self, reason: str, batch: list[asyncio.Future[Durability]]) -> None:
+    def fail(self, reason: str) -> None:
+        """Promise nothing any more; whoever waits is told why."""
         self.failure = reason
-        log.critical("%s; the store takes no more messages", reason)
-        self._on_failed(reason)
-        for waiter in batch:
-            _refuse(waiter, reason)
+        self._wake.set()
 
     def stop(self) -> None:
         self._stopping = True
@@ -146,8 +148,3 @@ def sync_files(files: list[MappedFile]) -> None:
 def _expire(waiter: asyncio.Future[Durability]) -> None:
     if not waiter.done():
         waiter.set_result(Durability.FLUSH_DISK_TIMEOUT)
-
-
-def _refuse(waiter: asyncio.Future[Durability], reason: str) -> None:
-    if not waiter.done():
-        waiter.set_exception(ServiceNotAvailable(reason))

@@ -232,7 +232,7 @@ class MessageStore:
         """From now on nothing is written and nothing is called durable: what is on disk is no longer known."""
         if self._refusal is None:
             self._refusal = f"service not available now: {reason}"
-            self.flusher.failure = self._refusal
+            self.flusher.fail(self._refusal)
             self._abort.distrust_memory()
             log.critical("%s", self._refusal)
 

@@ -121,6 +121,21 @@ async def test_a_message_is_finished_when_its_handler_returns() -> None:
     assert desk.process.commit_offset == 3
 
 
+async def test_what_comes_while_the_last_worker_leaves_is_handled_too() -> None:
+    """A worker that is done with its loop, but not yet with its task, must not count as one that will look again."""
+    desk = Desk(max_in_flight=1)
+    handled: list[int] = []
+
+    async def handler(message: ReceivedMessage) -> None:
+        handled.append(message.queue_offset)
+        if message.queue_offset == 0:  # runs after this worker's last step and before its task's done callbacks
+            asyncio.get_running_loop().call_soon(desk.deliver, handler)
+
+    desk.deliver(handler)
+    await settle()
+    assert handled == [0, 1]
+
+
 async def test_no_more_run_at_a_time_than_allowed() -> None:
     desk, running, most, gate = Desk(max_in_flight=2), 0, 0, asyncio.Semaphore(0)
     done = asyncio.Semaphore(0)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cosmodrome.broker.clients import Member
+from cosmodrome.broker.processors.pull import NO_SQL
 from cosmodrome.codes import Language
 from cosmodrome.errors import ConsumerNotOnline, RequestError
 from cosmodrome.net.connection import Connection
 from cosmodrome.wire.bodies import (
+    CheckClientConfig,
     ClientConnection,
     ConsumerConnection,
     ConsumerData,
@@ -44,6 +46,13 @@ def _register_consumer(broker: Broker, connection: Connection, data: ConsumerDat
     broker.topics.ensure_retry_topic(group.name, group.retry_queues)
     if broker.clients.register_consumer(data, connection, member):
         broker.notify_members(group.name)
+
+
+async def check_client_config(_broker: Broker, _connection: Connection, command: Command) -> Command:
+    """CHECK_CLIENT_CONFIG: refuse a subscription this broker can't serve before its consumer starts."""
+    if CheckClientConfig.decode(command.body).subscription.expression_type != "TAG":
+        raise RequestError(NO_SQL)
+    return command.reply()
 
 
 async def unregister_client(broker: Broker, connection: Connection, command: Command) -> Command:

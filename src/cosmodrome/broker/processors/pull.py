@@ -80,7 +80,7 @@ def _wanted_codes(broker: Broker, request: PullMessage, group: GroupConfig) -> f
 
 def _own_subscription(request: PullMessage) -> Subscription:
     if request.expression_type not in (None, "", "TAG"):
-        raise RequestError(_NO_SQL)
+        raise RequestError(NO_SQL)
     return tags.subscription(request.topic, request.subscription or ALL_TAGS, request.sub_version)
 
 
@@ -101,11 +101,11 @@ def _registered_subscription(broker: Broker, request: PullMessage, group: GroupC
             f"the consumer's subscription not latest: {request.consumer_group} on {request.topic}"
         )
     if subscription.expression_type != "TAG":
-        raise RequestError(_NO_SQL)
+        raise RequestError(NO_SQL)
     return subscription
 
 
-_NO_SQL = "The broker does not support consumer to filter message by SQL92"
+NO_SQL = "The broker does not support consumer to filter message by SQL92"
 
 
 def _check_model(consumers: ConsumerGroup, group: GroupConfig) -> None:

@@ -27,7 +27,7 @@ from cosmodrome.wire.bodies.configs import (
     topic_config_from_json,
     topic_config_to_json,
 )
-from cosmodrome.wire.bodies.heartbeat import ConsumerData, HeartbeatData
+from cosmodrome.wire.bodies.heartbeat import CheckClientConfig, ConsumerData, HeartbeatData
 from cosmodrome.wire.bodies.lists import ConsumerIds, GroupList, KVTable, TopicList
 from cosmodrome.wire.bodies.queues import (
     ConsumeOffset,
@@ -43,6 +43,7 @@ from cosmodrome.wire.bodies.registration import RegisterBrokerBody
 from cosmodrome.wire.bodies.routes import ClusterInfo, MemberGroup, decode_route, encode_route
 
 __all__ = [
+    "CheckClientConfig",
     "ClientConnection",
     "ClusterInfo",
     "ConsumeDirectlyResult",

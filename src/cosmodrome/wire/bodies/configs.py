@@ -72,7 +72,7 @@ def group_config_to_json(group: GroupConfig) -> Json:
         "consumeMessageOrderly": group.consume_message_orderly,
         "consumeTimeoutMinute": group.consume_timeout_minute,
         "groupName": group.name,
-        "groupRetryPolicy": {"type": "CUSTOMIZED"},
+        "groupRetryPolicy": dict(group.retry_policy),
         "groupSysFlag": group.sys_flag,
         "notifyConsumerIdsChangedEnable": group.notify_consumer_ids_changed_enable,
         "retryMaxTimes": group.retry_max_times,
@@ -87,6 +87,7 @@ def group_config_from_json(json: Mapping[str, Any], name: str = "") -> GroupConf
 
 
 def group_config_from(fields: Fields, name: str = "") -> GroupConfig:
+    policy = {as_text(key): value for key, value in fields.object("groupRetryPolicy").all_entries()}
     return GroupConfig(
         name=fields.text("groupName", name),
         consume_enable=fields.flag("consumeEnable", True),
@@ -100,6 +101,7 @@ def group_config_from(fields: Fields, name: str = "") -> GroupConfig:
         notify_consumer_ids_changed_enable=fields.flag("notifyConsumerIdsChangedEnable", True),
         sys_flag=fields.int32("groupSysFlag"),
         consume_timeout_minute=fields.int32("consumeTimeoutMinute", 15),
+        retry_policy=policy or {"type": "CUSTOMIZED"},
         attributes=fields.text_map("attributes"),
     )
 

@@ -83,3 +83,24 @@ class HeartbeatData(Body):
             fingerprint=fields.int32("heartbeatFingerprint"),
             without_sub=fields.flag("withoutSub"),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class CheckClientConfig(Body):
+    """CHECK_CLIENT_CONFIG: may this client subscribe like that? Asked for every subscription that is not by tag."""
+
+    client_id: str
+    group: str
+    subscription: Subscription
+
+    def to_json(self) -> Json:
+        return {
+            "clientId": self.client_id,
+            "group": self.group,
+            "subscriptionData": subscription_to_json(self.subscription),
+        }
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> Self:
+        subscription = subscription_from(fields.object("subscriptionData"))
+        return cls(fields.text("clientId"), fields.text("group"), subscription)
