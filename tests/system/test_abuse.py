@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import random
 import resource
 import socket
@@ -12,8 +14,10 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
+from tests.system.cluster import running_cluster
 from tests.system.daemons import Daemon, up
 
+from cosmodrome.broker.answer import PROCESSORS
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.net.caller import Caller
 from cosmodrome.wire.command import Command
@@ -254,3 +258,67 @@ async def test_bad_peers_neither_stop_the_broker_nor_fill_its_memory(daemon: Dae
                 growth = max(client.peak_bytes, heap_bytes(daemon.pid)) - calm_bytes
                 assert growth < ALLOWED_GROWTH_BYTES, f"{abuse.__name__}: {growth / MIB:.0f} MiB more"
         assert daemon.interrupt() == 0, "with all of them still connected"
+
+
+# --- requests that are sound frames and odd inside
+
+ODD_NUMBERS = ("-1", "5", str(2**31), str(-(2**31) - 1), str(2**63 - 1), str(-(2**63)), "x", "")
+ODD_TEXTS = (
+    "",
+    "..",
+    "../../x",
+    "a b",
+    "%RETRY%g",
+    "T@g",
+    "x" * 300,
+    "x" * 40_000,
+    "中文",
+    "a\0b",
+    "KEYS\x01k\x02",
+    "A||B",
+)
+ODD_BODIES = (
+    b"",
+    b"{}",
+    b"[]",
+    b"\xff" * 50,
+    b'{"clientID":1,"consumerDataSet":[{"groupName":"../x","subscriptionDataSet":[{"topic":"T"}]}]}',
+    b'{"consumerGroup":"g","clientId":"c","mqSet":[{"brokerName":"a","queueId":0,"topic":"T"},1]}',
+    b'{"groupName":"g","retryQueueNums":99999999999,"attributes":{"a":1}}',
+)
+EVERY_NUMBER = [
+    *("queueId", "queueOffset", "maxMsgNums", "sysFlag", "commitOffset", "suspendTimeoutMillis", "bornTimestamp"),
+    *("flag", "defaultTopicQueueNums", "readQueueNums", "writeQueueNums", "perm", "offset", "maxNum", "timestamp"),
+    *("beginTimestamp", "endTimestamp", "reconsumeTimes", "maxMsgBytes"),
+    *"defghjl",  # of lettered sends
+]
+EVERY_TEXT = [
+    *("topic", "consumerGroup", "producerGroup", "defaultTopic", "group", "groupName", "key", "clientID"),
+    *"abci",
+]
+
+
+def odd_request(code: int, chance: random.Random) -> Command:
+    """A request that has every field any request needs, a few of them odd."""
+    plain = {**dict.fromkeys(EVERY_NUMBER, "0"), **dict.fromkeys(EVERY_TEXT, "T")}
+    fields = {**plain, "c": "TBW102", "defaultTopic": "TBW102"}
+    for name in chance.sample(sorted(fields), chance.randrange(4)):
+        fields[name] = chance.choice(ODD_NUMBERS if name in EVERY_NUMBER else ODD_TEXTS)
+    if chance.random() < 0.05:
+        del fields[chance.choice(sorted(fields))]
+    return Command.request(code, fields=fields, body=chance.choice(ODD_BODIES))
+
+
+async def test_no_request_however_odd_is_more_than_a_refusal(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    chance = random.Random(11)
+    caller = Caller()
+    caplog.set_level(logging.ERROR)
+    async with running_cluster(tmp_path) as cluster:
+        for code in sorted(PROCESSORS) * 40:
+            request = odd_request(code, chance)
+            reply = await caller.call(cluster.broker.address, request, TIMEOUT_MS)
+            assert "internal error" not in (reply.remark or ""), request
+        async with serving_others(cluster.broker.address, os.getpid()) as client:
+            await client.more_rounds()
+        await caller.close()
+    assert caplog.text == ""

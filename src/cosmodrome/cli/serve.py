@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -68,34 +68,28 @@ def up(
     namesrv_config = NameServerConfig(
         bind_address=host, listen_port=namesrv_port, kv_config_path=str(data / "namesrv" / "kvConfig.json")
     )
-    broker_config, store_config = _broker_configs(
+    setup = _broker_setup(
         properties,
         {"bind_address": host, "listen_port": broker_port},
-        name=DEFAULT_BROKER_NAME,
         store=None if "storePathRootDir" in properties else str(data / DEFAULT_BROKER_NAME),
     )
-    run(_up(namesrv_config, broker_config, store_config, brokers, data, config_file))
+    run(_up(namesrv_config, setup, brokers, data, config_file))
 
 
 async def _up(
-    namesrv_config: NameServerConfig,
-    broker_config: BrokerConfig,
-    store_config: StoreConfig,
-    brokers: int,
-    data: Path,
-    config_file: str | None,
+    namesrv_config: NameServerConfig, setup: _BrokerSetup, brokers: int, data: Path, config_file: str | None
 ) -> None:
     started = time.monotonic()
     stop = _stop_on_signal()
     name_server = NameServer(namesrv_config, NetConfig(), SystemClock())
     await name_server.start()
-    broker_config = dataclasses.replace(broker_config, namesrv_addr=name_server.address)
+    setup = setup._replace(broker=dataclasses.replace(setup.broker, namesrv_addr=name_server.address))
     stop_name_server = asyncio.Event()
     serving = asyncio.create_task(name_server.run(stop_name_server))
     try:
-        broker = Broker(broker_config, store_config)
+        broker = Broker(*setup)
         await broker.start()
-        async with _BrokerProcesses(broker_config, brokers - 1, data, config_file, stop):
+        async with _BrokerProcesses(setup.broker, brokers - 1, data, config_file, stop):
             click.echo(_ready_text(name_server.address, broker, data, brokers, time.monotonic() - started))
             await broker.run(stop)
     finally:
@@ -153,20 +147,19 @@ def broker(
 ) -> None:
     """Start a broker. What the command line says wins over the config file."""
     flags = {"namesrv_addr": namesrv, "bind_address": host, "listen_port": port, "broker_name": name}
-    properties = _properties(config_file)
-    broker_config, store_config = _broker_configs(properties, flags, name=DEFAULT_BROKER_NAME, store=store)
-    if not broker_config.name_servers:
+    setup = _broker_setup(_properties(config_file), flags, store=store)
+    if not setup.broker.name_servers:
         raise ConfigError(
             "the broker needs a name server: -n host:port, NAMESRV_ADDR, or namesrvAddr in the config file"
         )
-    run(_broker(broker_config, store_config))
+    run(_broker(setup))
 
 
-async def _broker(config: BrokerConfig, store_config: StoreConfig) -> None:
+async def _broker(setup: _BrokerSetup) -> None:
     stop = _stop_on_signal()
-    serving = Broker(config, store_config)
+    serving = Broker(*setup)
     await serving.start()
-    click.echo(f"broker {config.broker_name} on {serving.address}: ready; Ctrl-C stops")
+    click.echo(f"broker {setup.broker.broker_name} on {serving.address}: ready; Ctrl-C stops")
     await serving.run(stop)
     click.echo("stopped")
 
@@ -179,17 +172,24 @@ def _properties(config_file: str | None) -> dict[str, str]:
     return properties
 
 
-def _broker_configs(
-    properties: dict[str, str], flags: dict[str, Any], *, name: str, store: str | None
-) -> tuple[BrokerConfig, StoreConfig]:
+class _BrokerSetup(NamedTuple):
+    """Everything a broker is made of, in the order it takes it."""
+
+    broker: BrokerConfig
+    store: StoreConfig
+    net: NetConfig
+
+
+def _broker_setup(properties: dict[str, str], flags: dict[str, Any], *, store: str | None) -> _BrokerSetup:
     """Defaults ← file ← flags."""
     given = {key: value for key, value in flags.items() if value is not None}
-    config = dataclasses.replace(BrokerConfig(broker_name=name).with_properties(properties), **given)
+    config = BrokerConfig(broker_name=DEFAULT_BROKER_NAME).with_properties(properties)
+    config = dataclasses.replace(config, **given)
     store_config = StoreConfig(store_path_root_dir=str(Path("cosmodrome-data") / config.broker_name))
     store_config = store_config.with_properties(properties)
     if store is not None:
         store_config = dataclasses.replace(store_config, store_path_root_dir=store)
-    return config, store_config
+    return _BrokerSetup(config, store_config, NetConfig().with_properties(properties))
 
 
 def _stop_on_signal() -> asyncio.Event:

@@ -96,15 +96,9 @@ class Command:
         texts = header.fields() if header is not None else {}
         if fields:
             texts.update(fields)
-        return Command(
-            code,
-            texts,
-            body,
-            opaque=self.opaque,
-            flag=RESPONSE_BIT,
-            remark=remark,
-            serializer=self.serializer,
-        )
+        reply = Command(code, texts, body)
+        reply.opaque, reply.flag, reply.remark, reply.serializer = self.opaque, RESPONSE_BIT, remark, self.serializer
+        return reply
 
     def head(self) -> bytes:
         """The encoded command without its body, so that a large body need not be copied behind it."""
@@ -158,17 +152,17 @@ def _decode_json(header: bytes, body: bytes) -> Command:
         if type(value) is not str:
             fields = _as_text(fields)
             break
+    command = Command(_int32(get("code", 0)), fields, body)
+    command.opaque = _int32(get("opaque", 0))
+    command.flag = _int32(get("flag", 0))
+    command.version = _int32(get("version", 0))
+    language = get("language")
+    known = _LANGUAGES.get(language) if type(language) is str else None
+    command.language = known if known is not None else _language(language)
     remark = get("remark")
-    return Command(
-        _int32(get("code", 0)),
-        fields,
-        body,
-        opaque=_int32(get("opaque", 0)),
-        flag=_int32(get("flag", 0)),
-        remark=remark if remark is None or type(remark) is str else _json_text(remark),
-        language=_language(get("language")),
-        version=_int32(get("version", 0)),
-    )
+    if remark is not None:
+        command.remark = remark if type(remark) is str else _json_text(remark)
+    return command
 
 
 def _lenient(header: bytes) -> Any:
@@ -197,6 +191,8 @@ def _json_text(value: Any) -> str:
 
 def _int32(value: Any) -> int:
     """fastjson's idea of an int: a number, or text that holds one."""
+    if type(value) is int and -0x80000000 <= value <= 0x7FFFFFFF:
+        return value
     if type(value) is not int:
         try:
             value = int(value)
@@ -231,14 +227,8 @@ def _encode_binary(command: Command) -> bytes:
 
 def _decode_binary(header: bytes, body: bytes) -> Command:
     code, language, version, opaque, flag, remark, fields = binary_header.decode(header)
-    return Command(
-        code,
-        fields,
-        body,
-        opaque=opaque,
-        flag=flag,
-        remark=remark,
-        language=language,
-        version=version,
-        serializer=BINARY,
-    )
+    command = Command(code, fields, body)
+    command.language, command.version = language, version
+    command.opaque, command.flag, command.remark = opaque, flag, remark
+    command.serializer = BINARY
+    return command

@@ -9,6 +9,7 @@ import pytest
 
 from cosmodrome.codes import OUR_VERSION, Language, RequestCode, ResponseCode
 from cosmodrome.errors import ProtocolError
+from cosmodrome.wire import binary_header as headers
 from cosmodrome.wire.command import ONEWAY_BIT, RESPONSE_BIT, Command
 from cosmodrome.wire.frame import BINARY, JSON, MAX_HEADER_BYTES, Frame, FrameDecoder
 from cosmodrome.wire.requests import ConsumerGroupHeader, SendMessage, SendReply
@@ -288,3 +289,53 @@ def test_an_unknown_header_type_is_a_protocol_error(serializer: int) -> None:
 def test_what_does_not_fit_a_header_is_not_sent(command: Command) -> None:
     with pytest.raises(ProtocolError):
         command.encode()
+
+
+# --- binary headers of a shape seen before
+
+
+@pytest.fixture
+def _no_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(headers, "_shapes", {})
+
+
+@pytest.mark.usefixtures("_no_shapes")
+def test_headers_of_one_shape_keep_their_own_values() -> None:
+    for first, second in ((b"1", b"22"), (b"3", b"44"), (b"5", b"66")):
+        fields = from_binary(binary_header([(b"a", first), (b"b", second)])).fields
+        assert fields == {"a": first.decode(), "b": second.decode()}
+
+
+@pytest.mark.usefixtures("_no_shapes")
+def test_headers_of_one_length_need_not_have_one_shape() -> None:
+    shapes = [
+        [(b"a", b"11"), (b"b", b"2")],
+        [(b"a", b"1"), (b"b", b"22")],
+        [(b"a", b"11"), (b"c", b"2")],
+        [(b"ab", b"1"), (b"c", b"2")],
+        [(b"a", b"11"), (b"a", b"2")],
+        [(b"a", b""), (b"b", b"222")],
+    ]
+    for _ in range(3):
+        for fields in shapes:
+            expected = {name.decode(): value.decode() for name, value in fields if value}
+            assert from_binary(binary_header(fields)).fields == expected
+
+
+@pytest.mark.usefixtures("_no_shapes")
+def test_a_known_shape_with_values_that_are_no_text_is_a_protocol_error() -> None:
+    from_binary(binary_header([(b"a", b"1")]))
+    with pytest.raises(ProtocolError):
+        from_binary(binary_header([(b"a", b"\xff")]))
+
+
+@pytest.mark.usefixtures("_no_shapes")
+def test_what_is_remembered_of_shapes_is_bounded() -> None:
+    from_binary(binary_header([(bytes([65 + number]) * 30_000, b"1") for number in range(30)]))
+    assert not any(headers._shapes.values()), "a peer could make us keep its long names"
+    for size in range(2 * headers.MAX_LENGTHS):
+        from_binary(binary_header([(b"a", b"x" * size)]))
+    for number in range(100):
+        from_binary(binary_header([(f"{number:03}".encode(), b"x")]))
+    assert len(headers._shapes) <= headers.MAX_LENGTHS
+    assert max(map(len, headers._shapes.values())) <= headers.MAX_SHAPES_PER_LENGTH

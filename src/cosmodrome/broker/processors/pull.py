@@ -38,6 +38,8 @@ _EMPTY_QUEUE = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE)
 _NOT_FOUND = ResponseCode.PULL_NOT_FOUND
 _MAX_PULL_BYTES = 128 * 1024 * 1024
 
+MAX_HOLD_MS = 60_000  # clients ask for 15 or 20 s; a dead one must not keep its place for longer than this
+
 
 async def pull_message(broker: Broker, connection: Connection, command: Command) -> Command:
     """PULL_MESSAGE: the stored records from an offset on; with nothing there, wait for the next one."""
@@ -128,7 +130,8 @@ def _code(request: PullMessage, result: ReadResult) -> int:
 
 def _hold_ms(broker: Broker, request: PullMessage) -> int:
     config = broker.config
-    return request.suspend_timeout_millis if config.long_polling_enable else config.short_polling_time_mills
+    wanted = request.suspend_timeout_millis if config.long_polling_enable else config.short_polling_time_mills
+    return min(wanted, MAX_HOLD_MS)
 
 
 def _body(result: ReadResult) -> bytes | memoryview:

@@ -1,0 +1,165 @@
+"""Configs: Apache's keys and defaults, Apache's properties files, and clear words about what can't work."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosmodrome.config import (
+    MIB,
+    BrokerConfig,
+    ClientConfig,
+    FlushDiskType,
+    NameServerConfig,
+    NetConfig,
+    StoreConfig,
+    check_keys,
+    parse_addresses,
+    parse_properties,
+    read_properties,
+)
+from cosmodrome.errors import ConfigError
+
+
+def test_defaults_are_apaches() -> None:
+    store, broker, net = StoreConfig(), BrokerConfig(), NetConfig()
+    assert store.mapped_file_size_commit_log == 1024 * MIB
+    assert store.mapped_file_size_consume_queue == 6_000_000
+    assert (store.max_message_size, store.flush_disk_type) == (4 * MIB, FlushDiskType.ASYNC_FLUSH)
+    assert (broker.listen_port, broker.default_topic_queue_nums, broker.broker_cluster_name) == (
+        10_911,
+        8,
+        "DefaultCluster",
+    )
+    assert (net.max_frame_bytes, net.idle_seconds, net.connect_timeout_ms) == (16 * MIB, 120, 3_000)
+    assert NameServerConfig().listen_port == 9_876
+
+
+# --- Apache's keys
+
+
+def test_apaches_keys_set_our_fields() -> None:
+    properties = {
+        "brokerName": "b-1",
+        "brokerIP1": "10.0.0.1",
+        "listenPort": " 10921 ",
+        "autoCreateTopicEnable": "FALSE",
+        "flushDiskType": "SYNC_FLUSH",
+        "serverChannelMaxIdleTimeSeconds": "60",
+    }
+    broker = BrokerConfig().with_properties(properties)
+    assert (broker.broker_name, broker.broker_ip1, broker.listen_port) == ("b-1", "10.0.0.1", 10_921)
+    assert broker.auto_create_topic_enable is False
+    assert StoreConfig().with_properties(properties).flush_disk_type is FlushDiskType.SYNC_FLUSH
+    assert NetConfig().with_properties(properties).idle_seconds == 60
+    assert ClientConfig().with_properties(properties) == ClientConfig()
+
+
+def test_what_is_not_mentioned_stays() -> None:
+    config = BrokerConfig(broker_name="b", region_id="eu")
+    assert config.with_properties({"brokerName": "c"}) == BrokerConfig(broker_name="c", region_id="eu")
+
+
+@pytest.mark.parametrize(
+    ("config", "properties", "words"),
+    [
+        (BrokerConfig(), {"listenPort": "many"}, "listenPort=many: write a whole number"),
+        (BrokerConfig(), {"listenPort": "65536"}, "listenPort must be 0 to 65535"),
+        (BrokerConfig(), {"autoCreateTopicEnable": "yes"}, "autoCreateTopicEnable=yes: write true or false"),
+        (BrokerConfig(), {"brokerName": "a/b"}, "brokerName must be letters, digits"),
+        (BrokerConfig(), {"brokerClusterName": ""}, "brokerClusterName must be letters, digits"),
+        (BrokerConfig(), {"brokerId": "-1"}, "brokerId must be 0"),
+        (BrokerConfig(), {"defaultTopicQueueNums": "0"}, "defaultTopicQueueNums must be 1 to 65535"),
+        (StoreConfig(), {"flushDiskType": "NEVER"}, "flushDiskType=NEVER: write one of ASYNC_FLUSH, SYNC_FLUSH"),
+        (StoreConfig(), {"mappedFileSizeCommitLog": "1024"}, "mappedFileSizeCommitLog must be at least"),
+        (StoreConfig(), {"maxMessageSize": str(16 * MIB)}, "maxMessageSize must be"),
+        (StoreConfig(), {"maxHashSlotNum": "0"}, "maxHashSlotNum must be at least 1"),
+        (StoreConfig(), {"maxIndexNum": "1"}, "maxIndexNum must be at least 2"),
+        (StoreConfig(), {"mappedFileSizeConsumeQueue": "19"}, "mappedFileSizeConsumeQueue must be at least 20"),
+        (NameServerConfig(), {"listenPort": "-1"}, "listenPort must be 0 to 65535"),
+        (NetConfig(), {"serverChannelMaxIdleTimeSeconds": "0"}, "serverChannelMaxIdleTimeSeconds must be at least 1"),
+    ],
+)
+def test_a_setting_that_cannot_work_is_named_with_what_would(
+    config: Any, properties: dict[str, str], words: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        config.with_properties(properties)
+    assert words in str(refused.value)
+
+
+def test_keys_of_apache_that_nobody_obeys_are_named_and_strange_keys_refused(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        check_keys({"brokerName": "b", "aclEnable": "true"}, BrokerConfig, StoreConfig)
+    assert "aclEnable=true" in caplog.text
+    assert "brokerName" not in caplog.text
+    with pytest.raises(ConfigError, match="unknown key brokerNam, zzz"):
+        check_keys({"zzz": "1", "brokerNam": "b", "brokerName": "b"}, BrokerConfig)
+
+
+# --- addresses
+
+
+def test_addresses_are_separated_by_semicolons_or_commas() -> None:
+    assert parse_addresses(" a:1 ; 10.0.0.1:9876,[::1]:80;") == ("a:1", "10.0.0.1:9876", "[::1]:80")
+    assert parse_addresses("") == ()
+    assert BrokerConfig(namesrv_addr="a:1;b:2").name_servers == ("a:1", "b:2")
+    assert ClientConfig(namesrv="a:1").name_servers == ("a:1",)
+
+
+@pytest.mark.parametrize("text", ["a", "a:", ":1", "a:0", "a:65536", "a:x", "a:-1", "a:1;b", "a:²"])
+def test_what_is_no_address_is_named(text: str) -> None:
+    with pytest.raises(ConfigError, match="is not an address; write host:port"):
+        parse_addresses(text)
+
+
+# --- properties files
+
+
+@pytest.mark.parametrize(
+    ("text", "pairs"),
+    [
+        ("a=1\nb = 2\r\nc:3\nd 4\n", {"a": "1", "b": "2", "c": "3", "d": "4"}),
+        ("# comment\n! comment\n\n   \t\n  a=1", {"a": "1"}),
+        ("a=1\na=2", {"a": "2"}),
+        ("a=b=c:d", {"a": "b=c:d"}),
+        ("a", {"a": ""}),
+        ("a=", {"a": ""}),
+        ("a = 1   ", {"a": "1"}),
+        ("a=one \\\n    two", {"a": "one two"}),
+        ("a=back\\\\\nb=2", {"a": "back\\", "b": "2"}),
+        ("a\\=b=1\na\\ b=2", {"a=b": "1", "a b": "2"}),
+        ("a=\\u00e4\\t\\n\\x", {"a": "ä\t\nx"}),
+        ("path=C:\\\\store", {"path": "C:\\store"}),
+        ("a=1 # no comment", {"a": "1 # no comment"}),
+    ],
+)
+def test_properties_are_read_like_java_does(text: str, pairs: dict[str, str]) -> None:
+    assert parse_properties(text) == pairs
+
+
+@given(st.text(st.sampled_from("ab=: \t\f\\#!\r\nu0\x0b\x1c\u2028\xa0"), max_size=40))
+def test_any_text_is_a_properties_file(text: str) -> None:
+    assert all(isinstance(key, str) for key in parse_properties(text))
+
+
+@given(st.dictionaries(st.from_regex("[a-zA-Z0-9.]{1,8}", fullmatch=True), st.from_regex("[!-~]{0,8}", fullmatch=True)))
+def test_plain_pairs_come_back(pairs: dict[str, str]) -> None:
+    text = "\n".join(f"{key} = {value}".replace("\\", "\\\\") for key, value in pairs.items())
+    assert parse_properties(text) == pairs
+
+
+def test_a_file_is_read_and_one_that_cannot_be_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    with pytest.raises(ConfigError, match=r"cannot read .*broker\.conf"):
+        read_properties(path)
+    path.write_text("brokerName=b\n", encoding="utf-8")
+    assert read_properties(path) == {"brokerName": "b"}
+    path.write_bytes(b"a=\xff")
+    with pytest.raises(ConfigError, match=r"cannot read .*broker\.conf"):
+        read_properties(path)
