@@ -6,8 +6,9 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 from cosmodrome.broker.answer import answer
 from cosmodrome.broker.clients import Clients
@@ -79,9 +80,14 @@ class Broker:
             config=self._net_config,
             on_close=self._connection_lost,
         )
-        # What a send adds to every message and every answer, made once.
-        self.send_reply_fields = {Property.MSG_REGION: config.region_id, Property.TRACE_ON: _text(config.trace_on)}
-        self.stored_properties = props.encode({**self.send_reply_fields, Property.CLUSTER: config.broker_cluster_name})
+        # What a send adds to every message, made once.
+        self.stored_properties = props.encode(
+            {
+                Property.MSG_REGION: config.region_id,
+                Property.TRACE_ON: "true" if config.trace_on else "false",
+                Property.CLUSTER: config.broker_cluster_name,
+            }
+        )
 
     # --- life
 
@@ -162,8 +168,8 @@ class Broker:
 
     # --- inside
 
-    async def _handle(self, connection: Connection, command: Command) -> Command:
-        return await answer(self, connection, command)
+    def _handle(self, connection: Connection, command: Command) -> Coroutine[Any, Any, Command]:
+        return answer(self, connection, command)
 
     def _arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int) -> None:
         self._wake(self.long_polls.take_arrived(topic, queue_id, next_offset, tags_code))
@@ -207,10 +213,6 @@ class Broker:
     async def _save_all(self) -> None:
         for table in (self.topics, self.groups, self.offsets):
             await table.saved()
-
-
-def _text(flag: bool) -> str:
-    return "true" if flag else "false"
 
 
 def advertised_host(bind_address: str) -> str:

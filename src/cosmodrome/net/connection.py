@@ -140,7 +140,7 @@ class Connection(asyncio.Protocol):
         self._handling = True
         take = self._decoder.take
         try:
-            while self._accepting and (frame := take()) is not None:
+            while self._reading and not self.closed and (frame := take()) is not None:
                 command = Command.decode(frame)
                 if command.flag & RESPONSE_BIT:
                     self._settle(command)

@@ -26,6 +26,9 @@ class Frame(NamedTuple):
     body: bytes
 
 
+_new_tuple = tuple.__new__  # what Frame(…) does in the end, without the call around it
+
+
 class FrameDecoder:
     """Cut a byte stream into frames. Bytes in, whole frames out; it has never heard of a socket.
 
@@ -68,7 +71,10 @@ class FrameDecoder:
         body = start + PREFIX_SIZE + header_size
         end = start + 4 + size
         self._position = end
-        return Frame(word >> 24, bytes(data[start + PREFIX_SIZE : body]), bytes(data[body:end]))
+        header_bytes, body_bytes = data[start + PREFIX_SIZE : body], data[body:end]
+        if type(data) is bytearray:
+            header_bytes, body_bytes = bytes(header_bytes), bytes(body_bytes)
+        return _new_tuple(Frame, (word >> 24, header_bytes, body_bytes))
 
     @property
     def pending_bytes(self) -> int:

@@ -82,28 +82,31 @@ def short_names(cls: type[Header]) -> dict[str, str]:
 
 
 def compile_decode(cls: type[Header], names: Mapping[str, str]) -> Decode:
-    """A function from wire fields to an instance."""
+    """A function from wire fields to an instance. It sets the slots itself: `__init__` would cost as much again."""
     hints = get_type_hints(cls)
-    arguments, defaults = [], {}
+    lines, defaults = [], {}
     for f in dataclasses.fields(cls):  # type: ignore[arg-type]
-        key = repr(names[f.name])
+        value = _FROM_TEXT[_plain(hints[f.name])].format("text")
         if f.default is dataclasses.MISSING:
-            arguments.append(_FROM_TEXT[_plain(hints[f.name])].format(f"fields[{key}]"))
+            lines.append(f"text = fields[{names[f.name]!r}]; self.{f.name} = {value}")
         else:
             defaults[f"default_{f.name}"] = f.default
-            value = _FROM_TEXT[_plain(hints[f.name])].format("text")
-            arguments.append(f"{value} if (text := get({key})) is not None else default_{f.name}")
+            lines.append(f"text = get({names[f.name]!r})")
+            lines.append(f"self.{f.name} = {value} if text is not None else default_{f.name}")
+    body = "\n        ".join(lines)
     source = f"""
 def decode(fields):
     get = fields.get
+    self = new(cls)
     try:
-        return cls({", ".join(arguments)})
+        {body}
     except KeyError as missing:
         raise MissingField({cls.__name__!r}, missing.args[0]) from None
     except ValueError as error:
         raise InvalidParameter(f"{cls.__name__}: {{error}}") from None
+    return self
 """
-    decode: Decode = _compiled(source, "decode", cls=cls, **defaults)
+    decode: Decode = _compiled(source, "decode", cls=cls, new=object.__new__, **defaults)
     return decode
 
 

@@ -60,6 +60,8 @@ class SendReply(Header):
     queue_id: int
     queue_offset: int
     transaction_id: str | None = None
+    msg_region: str | None = wire("MSG_REGION", default=None)
+    trace_on: bool | None = wire("TRACE_ON", default=None)
 
 
 # --- pulling

@@ -9,7 +9,7 @@ from cosmodrome.codes import ResponseCode
 from cosmodrome.errors import InvalidParameter, MessageIllegal, ProtocolError
 from cosmodrome.model import DLQ_PREFIX, RETRY_PREFIX, Perm, Property, TopicConfig
 from cosmodrome.net.connection import Connection
-from cosmodrome.store.message import Durability, StoreMessage
+from cosmodrome.store.message import Appended, AppendedBatch, Durability, StoreMessage
 from cosmodrome.wire import properties as props
 from cosmodrome.wire.batch import decode_batch
 from cosmodrome.wire.command import Command
@@ -19,8 +19,9 @@ from cosmodrome.wire.requests import SendMessage, SendReply
 if TYPE_CHECKING:
     from cosmodrome.broker.broker import Broker
 
+_SUCCESS = int(ResponseCode.SUCCESS)
 _FLUSH_CODES = {
-    Durability.OK: int(ResponseCode.SUCCESS),
+    Durability.OK: _SUCCESS,
     Durability.FLUSH_DISK_TIMEOUT: int(ResponseCode.FLUSH_DISK_TIMEOUT),
 }
 
@@ -52,9 +53,8 @@ async def send_message(broker: Broker, connection: Connection, command: Command)
     message = _message(broker, connection, command, request, topic, queue_id)
     message.properties = _with_broker_properties(broker, properties)
     appended = broker.store.append(message)
-    status = await broker.store.durable(appended.end, wait=_waits(properties))
-    reply = SendReply(appended.msg_id, queue_id, appended.queue_offset, unique_key)
-    return command.reply(_FLUSH_CODES[status], reply, fields=broker.send_reply_fields)
+    code = await _durable(broker, appended.end, properties) if broker.store.group_commit else _SUCCESS
+    return command.reply(code, _reply(broker, appended, queue_id, unique_key))
 
 
 async def _send_batch(
@@ -71,9 +71,8 @@ async def _send_batch(
     items = [item._replace(properties=_with_broker_properties(broker, _checked(item.properties))) for item in items]
     message = _message(broker, connection, command, request, topic, queue_id)
     appended = broker.store.append_batch(message, items)
-    status = await broker.store.durable(appended.end, wait=_waits(properties))
-    reply = SendReply(appended.msg_id, queue_id, appended.queue_offset, props.find(properties, Property.UNIQ_KEY))
-    return command.reply(_FLUSH_CODES[status], reply, fields=broker.send_reply_fields)
+    code = await _durable(broker, appended.end, properties) if broker.store.group_commit else _SUCCESS
+    return command.reply(code, _reply(broker, appended, queue_id, props.find(properties, Property.UNIQ_KEY)))
 
 
 def _message(
@@ -124,5 +123,12 @@ def _with_broker_properties(broker: Broker, properties: str) -> str:
     return properties + broker.stored_properties
 
 
-def _waits(properties: str) -> bool:
-    return props.find(properties, Property.WAIT) != "false"
+async def _durable(broker: Broker, end: int, properties: str) -> int:
+    """The promise of SYNC_FLUSH: on disk before the answer, unless the sender does not want to wait for it."""
+    wait = props.find(properties, Property.WAIT) != "false"
+    return _FLUSH_CODES[await broker.store.durable(end, wait=wait)]
+
+
+def _reply(broker: Broker, appended: Appended | AppendedBatch, queue_id: int, unique_key: str | None) -> SendReply:
+    config = broker.config
+    return SendReply(appended.msg_id, queue_id, appended.queue_offset, unique_key, config.region_id, config.trace_on)
