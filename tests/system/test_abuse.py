@@ -14,8 +14,6 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
-from tests.system.cluster import running_cluster
-from tests.system.daemons import Daemon, up
 
 from cosmodrome.broker.answer import PROCESSORS
 from cosmodrome.codes import RequestCode, ResponseCode
@@ -24,6 +22,8 @@ from cosmodrome.wire.command import Command
 from cosmodrome.wire.frame import FrameDecoder
 from cosmodrome.wire.record import decode_records
 from cosmodrome.wire.requests import PullFlag, PullMessage, QueueHeader, SendMessage
+from tests.system.cluster import running_cluster
+from tests.system.daemons import Daemon, up
 
 TIMEOUT_MS = 5_000
 PATIENCE_SECONDS = 20

@@ -5,10 +5,9 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from tests.system.daemons import BROKER_CONF, Daemon, cosmodrome, cosmodrome_json, up
-
 from cosmodrome.blocking import Producer
 from cosmodrome.model import Message
+from tests.system.daemons import BROKER_CONF, Daemon, cosmodrome, cosmodrome_json, up
 
 
 def test_a_first_message(tmp_path: Path) -> None:

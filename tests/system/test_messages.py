@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.system.cluster import Cluster, running_broker, running_cluster, running_name_server
 
 from cosmodrome import Message, Producer, PushConsumer
 from cosmodrome.blocking import Producer as BlockingProducer
@@ -22,6 +21,7 @@ from cosmodrome.net.caller import Caller
 from cosmodrome.wire.command import Command
 from cosmodrome.wire.record import parse_offset_msg_id
 from cosmodrome.wire.requests import CreateTopic
+from tests.system.cluster import Cluster, running_broker, running_cluster, running_name_server
 
 PATIENCE_SECONDS = 10
 

@@ -141,7 +141,10 @@ class CommitLog:
             file = self.files[-1]
             file.write_from(end - file.start)
             self.room = file.size - file.position - BLANK_SIZE
-            cut += file.zero_tail()
+            zeroed = file.zero_tail()
+            if zeroed:
+                file.sync()
+            cut += zeroed
         self.end = end
         return cut
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import shutil
 import struct
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 
 from cosmodrome.errors import InvalidParameter
@@ -22,6 +24,7 @@ FILLER_SIZE = 0x7FFFFFFF
 _FILLER = ENTRY.pack(0, FILLER_SIZE, 0)
 
 PREPARE_BYTES = 4096
+_CHUNK_BYTES = 200 * ENTRY_SIZE
 _MANY_FILES = 64
 
 Entry = tuple[int, int, int]  # physical offset, size, tags code
@@ -94,8 +97,11 @@ class ConsumeQueue:
         file.position = position + ENTRY_SIZE
         self.max_offset = queue_offset + 1
         if not file.dirty:
-            file.dirty = True
-            self._dirty.append(file)
+            self._mark(file)
+
+    def _mark(self, file: MappedFile) -> None:
+        file.dirty = True
+        self._dirty.append(file)
 
     def _go_to(self, queue_offset: int, physical_offset: int) -> bool:
         """Make `queue_offset` the next to be entered; False if the message is already there."""
@@ -131,6 +137,8 @@ class ConsumeQueue:
             file.position = end
             self.max_offset += count
             self.fillers += count
+            if not file.dirty:
+                self._mark(file)
 
     def _create(self, start: int) -> MappedFile:
         file = MappedFile.create(self._directory, start, self._file_size)
@@ -197,11 +205,11 @@ class ConsumeQueue:
     def cut_back(self, physical_offset: int) -> None:
         """Keep the entries up to the first that is damaged or points at or behind `physical_offset`.
 
-        Only the last file that begins soundly is read whole: those before it were full and on disk long ago.
+        Only the last file that begins soundly is read: those before it were full and on disk long ago.
         """
         for file in reversed(self._files):
             data = file.map or self._open_files.open(file)
-            count = _sound_entries(data[:ENTRY_SIZE], physical_offset) and _sound_entries(data[:], physical_offset)
+            count = _sound_entries(data, physical_offset)
             if count or file is self._files[0]:
                 self.cut(file.start // ENTRY_SIZE + count)
                 break
@@ -215,7 +223,8 @@ class ConsumeQueue:
             if file.map is None:
                 self._open_files.open(file)
             file.write_from(queue_offset * ENTRY_SIZE - file.start)
-            file.zero_tail()
+            if file.zero_tail() and not file.dirty:
+                self._mark(file)
         self._set_max(queue_offset)
         self.min_offset = min(self.min_offset, queue_offset)
 
@@ -249,10 +258,12 @@ class ConsumeQueue:
             self._open_files.forget(file)
 
 
-def _sound_entries(data: bytes, physical_end: int) -> int:
+def _sound_entries(data: mmap.mmap, physical_end: int) -> int:
     """How many entries at the start of `data` could be true: each points behind the one before and below the end."""
     before, sound = -1, 0
-    for number, (physical_offset, size, _) in enumerate(ENTRY.iter_unpack(data), 1):
+    chunks = (data[at : at + _CHUNK_BYTES] for at in range(0, len(data), _CHUNK_BYTES))
+    entries = chain.from_iterable(map(ENTRY.iter_unpack, chunks))
+    for number, (physical_offset, size, _) in enumerate(entries, 1):
         if size == FILLER_SIZE:
             continue  # counts only if a true entry follows
         if size <= 0 or not before < physical_offset < physical_end:

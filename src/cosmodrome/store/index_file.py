@@ -146,6 +146,13 @@ class IndexFile:
             number = before
         return found
 
+    def last_entries_of(self, offset: int) -> int:
+        """How many entries at the end belong to the message at `offset`."""
+        number = self.count - 1
+        while number > 0 and _ENTRY.unpack_from(self._map, self._entries_at + number * ENTRY_SIZE)[1] == offset:
+            number -= 1
+        return self.count - 1 - number
+
     def sync(self) -> None:
         sync_path(self.path)
 
@@ -181,7 +188,7 @@ class Index:
         directory.mkdir(parents=True, exist_ok=True)
         self._files = [IndexFile(path, slots, entries) for path in _list_index_files(directory)]
         self._last = self._files[-1] if self._files else None
-        self._indexed = self._complete_offset()
+        self._indexed = self.last_offset if self._files else -1
         self._filled: list[IndexFile] = []
 
     @property
@@ -196,23 +203,28 @@ class Index:
     def last_offset(self) -> int:
         return self._files[-1].end_offset if self._files else 0
 
-    def _complete_offset(self) -> int:
-        """The last message all of whose keys are in. Where one file ends, another may have had the rest of its keys."""
-        file = self._last
-        if file is None:
-            return -1
-        return file.end_offset if 1 < file.count < self._entries else file.end_offset - 1
-
     def put(self, topic: str, keys: list[str], offset: int, timestamp: int) -> None:
-        """Enter the keys of a message, unless it or a later one is in already; `save_header` must follow."""
+        """Enter the keys of a message that are not in yet; `save_header` must follow."""
         if offset <= self._indexed:
-            return
+            keys = self._missing(keys, offset)
         for key in keys:
             file = self._last
             if file is None or file.count >= self._entries:
                 file = self._create()
             file.put(key_hash(topic, key), offset, timestamp)
-        self._indexed = offset
+            self._indexed = offset
+
+    def _missing(self, keys: list[str], offset: int) -> list[str]:
+        """Of the last message, a broker that died may have entered only some keys; those before it are complete."""
+        if offset < self._indexed:
+            return []
+        entered = 0
+        for file in reversed(self._files):
+            count = file.last_entries_of(offset)
+            entered += count
+            if count < file.count - 1:
+                break
+        return keys[entered:]
 
     def save_header(self) -> None:
         if self._last is not None:
@@ -262,7 +274,7 @@ class Index:
                 del self._files[position:]
                 break
         self._last = self._files[-1] if self._files else None
-        self._indexed = self._complete_offset()
+        self._indexed = self.last_offset if self._files else -1
         return self.last_offset
 
     def drop_all(self) -> None:

@@ -86,7 +86,7 @@ class MappedFile:
             self.prepared += os.pwrite(self._fd, _ZEROS[:count], self.prepared)
 
     def zero_tail(self) -> int:
-        """Make every byte from `position` to the end of the file zero, on disk too; returns how many were not."""
+        """Make every byte from `position` to the end of the file zero; returns how many were not."""
         changed = 0
         for begin, end in self._data_ranges(self.position):
             for at in range(begin, end, len(_ZEROS)):
@@ -95,8 +95,6 @@ class MappedFile:
                 if stale != _ZEROS[:count]:
                     changed += count - bytes(stale).count(0)
                     stale[:] = _ZEROS[:count]
-        if changed:
-            os.fdatasync(self._fd)
         return changed
 
     def _data_ranges(self, position: int) -> list[tuple[int, int]]:

@@ -98,7 +98,7 @@ class MessageStore:
             on_failed=self._refuse,
             checkpoint=self._take_checkpoint,
         )
-        self._group_commit = self.flusher.group_commit
+        self.group_commit = self.flusher.group_commit
         self._abort.set()
 
     # Writing
@@ -124,7 +124,7 @@ class MessageStore:
                 queue.next_offset = queue_offset + 1
             self.messages_put += 1
             self.bytes_put += size
-            if self._group_commit:
+            if self.group_commit:
                 self.flusher.wake()
             else:
                 self._dispatcher.dispatch(
@@ -157,7 +157,7 @@ class MessageStore:
             queue.next_offset = queue_offset + len(items)
             self.messages_put += len(items)
             self.bytes_put += len(data)
-            if self._group_commit:
+            if self.group_commit:
                 self.flusher.wake()
             else:
                 properties = [item.properties for item in items]
@@ -243,7 +243,7 @@ class MessageStore:
     def _flushed(self, end: int, timestamp: int) -> None:
         """The log is on disk up to `end`; in group commit that makes its messages visible."""
         self._checkpoint.log_timestamp = timestamp
-        if self._group_commit:
+        if self.group_commit:
             self._dispatcher.end = self._log.scan(
                 self._dispatcher.end, end, self._dispatcher.dispatch_record, verify=False
             )

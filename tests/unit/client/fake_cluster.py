@@ -9,8 +9,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from tests.unit.client.messages import record
-
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.config import ClientConfig
 from cosmodrome.model import BrokerData, QueueData, Route
@@ -34,6 +32,7 @@ from cosmodrome.wire.requests import (
     SendReply,
     UpdateConsumerOffset,
 )
+from tests.unit.client.messages import record
 
 PATIENCE_SECONDS = 5
 PULL_COUNT = 32

@@ -10,13 +10,13 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tests.unit.client.fake_cluster import PATIENCE_SECONDS, FakeCluster, fake_cluster
 
 import cosmodrome
 from cosmodrome import blocking
 from cosmodrome.blocking import Message, Producer, PushConsumer
 from cosmodrome.errors import ClientError, InvalidMessage
 from cosmodrome.model import MessageQueue, ReceivedMessage
+from tests.unit.client.fake_cluster import PATIENCE_SECONDS, FakeCluster, fake_cluster
 
 
 async def test_every_way_of_sending() -> None:

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
-from tests.unit.client.messages import received
 
 from cosmodrome.client.handlers import DEFAULT_BATCH, LOCAL_RETRY_MS, Consume, Delivery, Handlers, unhandled
 from cosmodrome.client.process_queue import ProcessQueue
 from cosmodrome.errors import ClientError
 from cosmodrome.model import ReceivedMessage
 from cosmodrome.testing import FakeClock
+from tests.unit.client.messages import received
 
 PATIENCE_SECONDS = 5
 

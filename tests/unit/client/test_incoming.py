@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.client.messages import QUEUE, record
 
 from cosmodrome.client.incoming import received_messages, unpack_body
 from cosmodrome.errors import ProtocolError
@@ -12,6 +11,7 @@ from cosmodrome.model import ReceivedMessage
 from cosmodrome.wire.compression import Compression, compress
 from cosmodrome.wire.record import Record
 from cosmodrome.wire.requests import PullReply
+from tests.unit.client.messages import QUEUE, record
 
 REPLY = PullReply(suggest_which_broker_id=0, next_begin_offset=9, min_offset=3, max_offset=12)
 

@@ -8,7 +8,6 @@ import os
 import re
 
 import pytest
-from tests.unit.client.fake_cluster import FakeCluster, fake_cluster
 
 from cosmodrome.client.instance import HEARTBEAT_MIN_DISTANCE_MS, Instance, client_id, local_ip
 from cosmodrome.codes import RequestCode
@@ -18,6 +17,7 @@ from cosmodrome.net.connection import Connection
 from cosmodrome.testing import FakeClock
 from cosmodrome.wire.bodies import HeartbeatData
 from cosmodrome.wire.command import Command
+from tests.unit.client.fake_cluster import FakeCluster, fake_cluster
 
 
 def test_the_default_instance_gets_a_name_of_its_own() -> None:

@@ -7,11 +7,11 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.client.messages import received
 
 from cosmodrome.client import process_queue
 from cosmodrome.client.process_queue import ProcessQueue
 from cosmodrome.errors import ProtocolError
+from tests.unit.client.messages import received
 
 
 def test_the_commit_offset_is_the_smallest_in_process_else_the_next_to_pull() -> None:

@@ -7,7 +7,6 @@ import socket
 from typing import Any
 
 import pytest
-from tests.unit.client.fake_cluster import FakeBroker, fake_cluster
 
 from cosmodrome.client import producer as producer_module
 from cosmodrome.client.producer import Producer
@@ -30,6 +29,7 @@ from cosmodrome.wire.bodies import HeartbeatData
 from cosmodrome.wire.command import Command
 from cosmodrome.wire.compression import decompress
 from cosmodrome.wire.requests import SendMessage, SendReply, UnregisterClient
+from tests.unit.client.fake_cluster import FakeBroker, fake_cluster
 
 SEND = RequestCode.SEND_MESSAGE_V2
 

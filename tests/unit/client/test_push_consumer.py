@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from tests.unit.client.fake_cluster import PATIENCE_SECONDS, FakeBroker, FakeCluster, fake_cluster, quick
 
 from cosmodrome.client.handlers import LOCAL_RETRY_MS
 from cosmodrome.client.push_consumer import PushConsumer
@@ -27,6 +26,7 @@ from cosmodrome.wire.requests import (
     UnregisterClient,
     UpdateConsumerOffset,
 )
+from tests.unit.client.fake_cluster import PATIENCE_SECONDS, FakeBroker, FakeCluster, fake_cluster, quick
 
 PULL = RequestCode.PULL_MESSAGE
 SEND_BACK = RequestCode.CONSUMER_SEND_MSG_BACK

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.unit.client.fake_cluster import PATIENCE_SECONDS, fake_cluster
 
 from cosmodrome.client.queue_reader import TopicReader
 from cosmodrome.codes import RequestCode, ResponseCode
@@ -14,6 +13,7 @@ from cosmodrome.model import ReceivedMessage
 from cosmodrome.testing import FakeClock
 from cosmodrome.wire.compression import compress
 from cosmodrome.wire.requests import PullFlag, PullMessage, PullReply
+from tests.unit.client.fake_cluster import PATIENCE_SECONDS, fake_cluster
 
 
 async def take(reader: TopicReader, count: int) -> list[ReceivedMessage]:

@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.unit.store.kit import SMALL, bodies, kill, message, open_store
 
 from cosmodrome.config import FlushDiskType
 from cosmodrome.errors import ServiceNotAvailable
@@ -18,6 +17,7 @@ from cosmodrome.store.flusher import CHECKPOINT_INTERVAL_MS
 from cosmodrome.store.mapped_file import MappedFile
 from cosmodrome.testing.clock import FakeClock
 from cosmodrome.wire.batch import BatchItem
+from tests.unit.store.kit import SMALL, bodies, kill, message, open_store
 
 SYNC = dataclasses.replace(SMALL, flush_disk_type=FlushDiskType.SYNC_FLUSH)
 
@@ -188,6 +188,7 @@ async def test_the_failure_of_a_background_sync_is_not_forgotten(
         with pytest.raises(ServiceNotAvailable):
             await store.durable(end)
     store.close()
+    monkeypatch.undo()
     assert bodies(open_store(tmp_path)) == [b"body"]
 
 
@@ -220,18 +221,25 @@ def test_what_was_appended_but_not_flushed_survives_a_kill(tmp_path: Path, confi
 async def test_the_checkpoint_follows_once_a_minute(tmp_path: Path) -> None:
     clock = FakeClock()
     store = open_store(tmp_path, clock=clock)
-    saved = asyncio.Event()
+    flushed, saved = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
-    save = store._checkpoint.save
+    save, on_flushed = store._checkpoint.save, store.flusher._on_flushed
+
+    def flush(end: int, timestamp: int) -> None:
+        on_flushed(end, timestamp)
+        flushed.set()
 
     def announce() -> None:
         save()
         loop.call_soon_threadsafe(saved.set)
 
     store._checkpoint.save = announce  # type: ignore[method-assign]
+    store.flusher._on_flushed = flush
     async with flushing(store):
         stored = store.append(message()).store_timestamp
+        await clock.advance(SMALL.flush_interval_commit_log)
+        await flushed.wait()
         assert not (tmp_path / "checkpoint").exists()
-        await clock.advance(CHECKPOINT_INTERVAL_MS + SMALL.flush_interval_commit_log)
+        await clock.advance(CHECKPOINT_INTERVAL_MS)
         await saved.wait()
     assert struct.unpack_from(">qq", (tmp_path / "checkpoint").read_bytes()) == (stored, stored)

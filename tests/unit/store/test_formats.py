@@ -5,12 +5,11 @@ import struct
 import zlib
 from pathlib import Path
 
-from tests.unit.store.kit import BORN, SMALL, STORE, message, open_store
-
 from cosmodrome.config import StoreConfig
 from cosmodrome.store import MessageStore
 from cosmodrome.testing.clock import FakeClock
 from cosmodrome.wire.java import java_hash
+from tests.unit.store.kit import BORN, SMALL, STORE, message, open_store
 
 NOW = 1_700_000_000_000
 LOG_NAME = "00000000000000000000"

@@ -5,7 +5,6 @@ import itertools
 from pathlib import Path
 
 import pytest
-from tests.unit.store.kit import SMALL, bodies, message, open_store, records
 
 from cosmodrome.config import KIB, StoreConfig
 from cosmodrome.errors import InvalidParameter, MessageIllegal, ServiceNotAvailable, StoreError
@@ -15,6 +14,7 @@ from cosmodrome.wire.batch import BatchItem
 from cosmodrome.wire.java import java_hash
 from cosmodrome.wire.properties import encode
 from cosmodrome.wire.record import SysFlag, pack_host
+from tests.unit.store.kit import SMALL, bodies, message, open_store, records
 
 
 @pytest.fixture

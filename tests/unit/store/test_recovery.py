@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.unit.store.kit import SMALL, bodies, crash, derived_bytes, kill, message, open_store
 
 from cosmodrome.errors import StoreError
 from cosmodrome.store import MessageStore
 from cosmodrome.testing.clock import FakeClock
 from cosmodrome.wire.record import SysFlag
+from tests.unit.store.kit import SMALL, bodies, crash, derived_bytes, kill, message, open_store
 
 FIRST = "commitlog/00000000000000000000"
 
@@ -156,7 +156,8 @@ def test_a_record_in_the_wrong_place_is_none(tmp_path: Path) -> None:
         copy = file.read(first.size)
         file.seek(first.end)
         file.write(copy)
-    assert bodies(open_store(tmp_path)) == [b"first"]
+    store = open_store(tmp_path)
+    assert (bodies(store), store.max_physical_offset) == ([b"first"], first.end)
 
 
 def test_an_empty_file_made_ahead_is_no_end(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ _NOT_SERVED = (
     ("TIMER_DELAY_MS", "timed delivery"),
     ("TIMER_DELIVER_MS", "timed delivery"),
 )
+_MARKS = (*(name.encode() for name, _ in _NOT_SERVED), Property.POP_CK.encode())
 
 
 async def send_message(broker: Broker, connection: Connection, command: Command) -> Command:
@@ -60,15 +61,17 @@ async def send_message(broker: Broker, connection: Connection, command: Command)
 async def _send_batch(
     broker: Broker, connection: Connection, command: Command, request: SendMessage, topic: TopicConfig, queue_id: int
 ) -> Command:
-    """Every item becomes a message of its own; together they are one write."""
+    """Every item becomes a message of its own, with its own properties; together they are one write."""
     if request.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
         raise MessageIllegal("batch request does not support retry group " + request.topic)
-    properties = _checked(request.properties or "")
+    body = bytes(command.body)
     try:
-        items = decode_batch(bytes(command.body))
+        items = decode_batch(body)
     except ProtocolError as error:
         raise MessageIllegal(str(error)) from error
-    items = [item._replace(properties=_with_broker_properties(broker, _checked(item.properties))) for item in items]
+    if any(mark in body for mark in _MARKS):  # in a body or in a property: look closer
+        items = [item._replace(properties=_checked(item.properties)) for item in items]
+    properties = _checked(request.properties or "")
     message = _message(broker, connection, command, request, topic, queue_id)
     appended = broker.store.append_batch(message, items)
     code = await _durable(broker, appended.end, properties) if broker.store.group_commit else _SUCCESS

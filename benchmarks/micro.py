@@ -1,0 +1,263 @@
+"""The steps of the hot path by themselves, in this process: what a message costs before any socket.
+
+Each benchmark checks its answer, says how much it did, and is timed by the best of a few runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from itertools import repeat
+from pathlib import Path
+
+from benchmarks.workloads import BATCH, PULL_BODY, SEND_BODY, MakeRequest, make_batch, make_send
+from cosmodrome.broker.answer import answer
+from cosmodrome.broker.broker import Broker
+from cosmodrome.clock import SystemClock
+from cosmodrome.config import MIB, BrokerConfig, NetConfig, StoreConfig
+from cosmodrome.net.connection import Connection
+from cosmodrome.net.loop import loop_factory
+from cosmodrome.store.message import StoreMessage
+from cosmodrome.store.message_store import MessageStore
+from cosmodrome.wire import properties
+from cosmodrome.wire.batch import BatchItem, decode_batch
+from cosmodrome.wire.command import Command
+from cosmodrome.wire.frame import BINARY, JSON, FrameDecoder
+from cosmodrome.wire.record import decode_records, pack_host
+from cosmodrome.wire.requests import SendMessage, SendReply
+
+FULL_RUNS = 7
+FRAMES_PER_READ = 32
+TOPIC = "bench"
+RAW_PROPERTIES = properties.encode({"UNIQ_KEY": "7F0000012A1318B4AAC2000000000001", "WAIT": "true", "TAGS": "TagA"})
+HOST = pack_host("127.0.0.1", 10911)
+
+
+class Bench:
+    """One run of one benchmark: how much to do, where to write, and how long the timed part took."""
+
+    def __init__(self, folder: Path, *, smoke: bool) -> None:
+        self.folder = folder
+        self._smoke = smoke
+        self.ns_each = 0.0
+
+    def size(self, *, smoke: int, full: int) -> int:
+        return smoke if self._smoke else full
+
+    @contextmanager
+    def timed(self, count: int) -> Iterator[None]:
+        began = time.process_time_ns()  # not the wall's: others may want this core too
+        yield
+        self.ns_each = (time.process_time_ns() - began) / count
+
+
+def _bench_command_decode(bench: Bench, serializer: int) -> None:
+    """Cut frames out of reads of 32 and decode their headers."""
+    reads = bench.size(smoke=2, full=500)
+    requests = [make_send(serializer)(TOPIC, 0, index) for index in range(FRAMES_PER_READ)]
+    frames = b"".join(request.encode() for request in requests)
+    decoder = FrameDecoder()
+    decoded: list[Command] = []
+    with bench.timed(reads * FRAMES_PER_READ):
+        for _ in repeat(None, reads):
+            decoder.feed(frames)
+            decoded = [Command.decode(frame) for frame in iter(decoder.take, None)]
+    assert [command.fields for command in decoded] == [request.fields for request in requests]
+
+
+def bench_decode_json_command(bench: Bench) -> None:
+    _bench_command_decode(bench, JSON)
+
+
+def bench_decode_binary_command(bench: Bench) -> None:
+    _bench_command_decode(bench, BINARY)
+
+
+def bench_decode_send_header(bench: Bench) -> None:
+    count = bench.size(smoke=10, full=20_000)
+    command = make_send(JSON)(TOPIC, 3, 7)
+    header = SendMessage.decode(command)
+    with bench.timed(count):
+        for _ in repeat(None, count):
+            header = SendMessage.decode(command)
+    assert header.lettered_fields() == command.fields
+
+
+def _bench_reply(bench: Bench, serializer: int) -> None:
+    """From the outcome of a send to the bytes of its reply."""
+    count = bench.size(smoke=10, full=20_000)
+    request = make_send(serializer)(TOPIC, 0, 0)
+    fields = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+    data = b""
+    with bench.timed(count):
+        for offset in range(count):
+            data = request.reply(
+                0, SendReply("7F00000100002A9F0000000000000000", 0, offset, "id"), fields=fields
+            ).encode()
+    decoder = FrameDecoder()
+    decoder.feed(data)
+    frame = decoder.take()
+    assert frame is not None
+    assert Command.decode(frame).fields["queueOffset"] == str(count - 1)
+
+
+def bench_encode_json_reply(bench: Bench) -> None:
+    _bench_reply(bench, JSON)
+
+
+def bench_encode_binary_reply(bench: Bench) -> None:
+    _bench_reply(bench, BINARY)
+
+
+def bench_decode_batch_of_32(bench: Bench) -> None:
+    count = bench.size(smoke=2, full=1_000)
+    body = bytes(make_batch(SEND_BODY)(TOPIC, 0, 0).body)
+    items: list[BatchItem] = []
+    with bench.timed(count):
+        for _ in repeat(None, count):
+            items = decode_batch(body)
+    assert [item.body for item in items] == [SEND_BODY] * BATCH
+
+
+def bench_append_256_bytes(bench: Bench) -> None:
+    """Into log, queue and index, without flush: the ceiling every send sits under."""
+    count = bench.size(smoke=20, full=20_000)
+    message = store_message(b"x" * 256)
+    with open_store(bench) as store:
+        with bench.timed(count):
+            for _ in repeat(None, count):
+                store.append(message)
+        assert store.max_offset(TOPIC, 0) == count
+
+
+def bench_append_batch_of_32(bench: Bench) -> None:
+    count = bench.size(smoke=2, full=1_000)
+    message = store_message(b"")
+    items = [BatchItem(0, SEND_BODY, RAW_PROPERTIES)] * BATCH
+    with open_store(bench) as store:
+        with bench.timed(count):
+            for _ in repeat(None, count):
+                store.append_batch(message, items)
+        assert store.max_offset(TOPIC, 0) == count * BATCH
+
+
+def bench_read_32_of_1_kb(bench: Bench) -> None:
+    reads = bench.size(smoke=2, full=10_000)
+    filled = bench.size(smoke=BATCH * 2, full=BATCH * 100)
+    message = store_message(PULL_BODY)
+    with open_store(bench) as store:
+        for _ in range(filled):
+            store.append(message)
+        with bench.timed(reads):
+            for number in range(reads):
+                store.read(TOPIC, 0, number * BATCH % filled, BATCH)
+        records = decode_records(b"".join(store.read(TOPIC, 0, filled - BATCH, BATCH).views))
+    assert [record.body for record in records] == [PULL_BODY] * BATCH
+
+
+class Sink(asyncio.Transport):
+    """A transport that counts writes; nothing leaves the process."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 1)})
+        self.writes = 0
+        self.written = asyncio.Event()
+
+    def write(self, _data: bytes | bytearray | memoryview) -> None:
+        self.writes += 1
+        self.written.set()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def _bench_broker(bench: Bench, make: MakeRequest, units: int) -> None:
+    """Requests from the read to the write of the reply: all a broker does for them but its system calls."""
+    count = bench.size(smoke=3, full=4_000 // units)
+    frames = [make(TOPIC, 0, index).encode() for index in range(8)]
+
+    async def main() -> None:
+        broker = Broker(BrokerConfig(broker_name="bench", listen_port=0), store_config(bench))
+        await broker.start()
+        stop = asyncio.Event()
+        serving = asyncio.create_task(broker.run(stop))
+        sink = Sink()
+        connection = Connection(partial(answer, broker), NetConfig())
+        connection.connection_made(sink)
+        connection.data_received(frames[0])  # makes the topic, which waits for the disk
+        await sink.written.wait()
+        with bench.timed(count * units):
+            for index in range(count):
+                connection.data_received(frames[index % 8])
+        assert sink.writes == count + 1
+        assert broker.store.max_offset(TOPIC, 0) == sink.writes * units
+        connection.connection_lost(None)
+        stop.set()
+        await serving
+
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(main())
+
+
+def bench_broker_json(bench: Bench) -> None:
+    _bench_broker(bench, make_send(JSON), 1)
+
+
+def bench_broker_binary(bench: Bench) -> None:
+    _bench_broker(bench, make_send(BINARY), 1)
+
+
+def bench_broker_batch(bench: Bench) -> None:
+    _bench_broker(bench, make_batch(SEND_BODY), BATCH)
+
+
+def open_store(bench: Bench) -> closing[MessageStore]:
+    return closing(MessageStore.open(bench.folder, store_config(bench), SystemClock()))
+
+
+def store_config(bench: Bench) -> StoreConfig:
+    return StoreConfig(
+        store_path_root_dir=str(bench.folder),
+        mapped_file_size_commit_log=64 * MIB,
+        max_hash_slot_num=100_000,
+        max_index_num=400_000,
+    )
+
+
+def store_message(body: bytes) -> StoreMessage:
+    return StoreMessage(TOPIC, 0, body, RAW_PROPERTIES, 0, 0, 0, HOST, HOST)
+
+
+BENCHMARKS: dict[str, Callable[[Bench], None]] = {
+    "decode a SEND_MESSAGE_V2 command, JSON": bench_decode_json_command,
+    "decode a SEND_MESSAGE_V2 command, binary": bench_decode_binary_command,
+    "decode the typed send header": bench_decode_send_header,
+    "make and encode a send reply, JSON": bench_encode_json_reply,
+    "make and encode a send reply, binary": bench_encode_binary_reply,
+    "decode a batch body of 32": bench_decode_batch_of_32,
+    "store: append 256 B": bench_append_256_bytes,
+    "store: append a batch of 32": bench_append_batch_of_32,
+    "store: read 32 × 1 KB": bench_read_32_of_1_kb,
+    "broker: a send from read to write, JSON": bench_broker_json,
+    "broker: a send from read to write, binary": bench_broker_binary,
+    "broker: a message of a batch of 32": bench_broker_batch,
+}
+
+
+def run(home: Path, *, smoke: bool) -> dict[str, float]:
+    """Nanoseconds of each benchmark: the best of a few runs, since all that disturbs a run makes it slower."""
+    timings = {}
+    for number, (name, benchmark) in enumerate(BENCHMARKS.items()):
+        results = []
+        for attempt in range(1 if smoke else FULL_RUNS):
+            bench = Bench(home / f"micro-{number}-{attempt}", smoke=smoke)
+            benchmark(bench)
+            results.append(bench.ns_each)
+        timings[name] = min(results)
+    return timings

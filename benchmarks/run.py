@@ -1,0 +1,200 @@
+"""`make bench`: our broker and Apache's under the same load, in turn, in one run."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+import tempfile
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import micro
+from benchmarks.load import LoadError
+from benchmarks.measure import (
+    FULL,
+    RESIDENT_BUDGET_MB,
+    SMOKE,
+    START_BUDGET_S,
+    UP_STARTS,
+    Effort,
+    Figure,
+    StartUp,
+    measure,
+    measure_start,
+)
+from benchmarks.profiling import profile
+from benchmarks.targets import Target, start_apache, start_ours, why_no_apache
+from benchmarks.workloads import WORKLOADS, Workload
+from interop.child import ChildError
+from interop.setup import SERVER_VERSIONS
+
+NO_APACHE = "none"
+RESULTS_FILE = "bench.json"
+QUIET_CORES = 0.2  # what others may use before figures suffer
+SLUGS = tuple(workload.slug for workload in WORKLOADS)
+
+Rows = list[list[Figure]]  # one list per workload: ours first, then Apache's if it ran
+
+
+@click.command()
+@click.option("--smoke", is_flag=True, help="Everything once and tiny: shows that it works, measures nothing.")
+@click.option("--seconds", type=click.FloatRange(0.1, 600), help="Length of one round.  [default: 5]")
+@click.option(
+    "--apache",
+    type=click.Choice([*SERVER_VERSIONS, NO_APACHE]),
+    default=SERVER_VERSIONS[0],
+    show_default=True,
+    help="Version of Apache's broker to run beside ours; its jars come from Maven Central.",
+)
+@click.option("--only", type=click.Choice(SLUGS), multiple=True, help="Only this workload; may be given again.")
+@click.option("--profile", "profiled", type=click.Choice(SLUGS), help="Instead, show where our broker's time goes.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="json also writes a file.")
+@click.option("--file", default=RESULTS_FILE, show_default=True, help="The file that -o json writes.")
+def main(
+    smoke: bool,
+    seconds: float | None,
+    apache: str,
+    only: tuple[str, ...],
+    profiled: str | None,
+    output: str,
+    file: str,
+) -> None:
+    """Measure Cosmodrome beside Apache's broker: messages per second, and broker CPU time for each."""
+    effort = SMOKE if smoke else FULL
+    if seconds is not None:
+        effort = replace(effort, seconds=seconds)
+    console = Console(width=None if sys.stdout.isatty() else 132)
+    try:
+        with tempfile.TemporaryDirectory(prefix="cosmodrome-bench-") as home:
+            if profiled is not None:
+                show_profile(console, find_workload(profiled), Path(home), effort)
+            else:
+                workloads = [workload for workload in WORKLOADS if not only or workload.slug in only]
+                figures = run(console, workloads, apache, Path(home), effort, whole=not only)
+                if output == "json":
+                    Path(file).write_text(json.dumps(figures, indent=2) + "\n")
+                    console.print(f"figures written to {file}")
+    except (LoadError, ChildError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+def find_workload(slug: str) -> Workload:
+    return next(workload for workload in WORKLOADS if workload.slug == slug)
+
+
+def show_profile(console: Console, workload: Workload, home: Path, effort: Effort) -> None:
+    for table in profile(workload, home, effort).tables():
+        console.print(table)
+
+
+def run(
+    console: Console, workloads: list[Workload], apache: str, home: Path, effort: Effort, *, whole: bool
+) -> dict[str, object]:
+    """Measure and show; `whole` includes what concerns no single workload. Returns the figures for a file."""
+    smoke = effort.rounds == SMOKE.rounds
+    figures: dict[str, object] = {"python": platform.python_version(), "seconds": effort.seconds}
+    if whole:
+        timings = micro.run(home, smoke=smoke)
+        console.print(micro_table(timings))
+        started = measure_start(home, 1 if smoke else UP_STARTS)
+        console.print(start_table(started))
+        figures |= {"micro_ns": timings, "start": asdict(started)}
+    rows = run_workloads(console, workloads, apache, home, effort)
+    console.print(load_table(rows))
+    disturbed = max(figure.other_cores for row in rows for figure in row)
+    if disturbed > QUIET_CORES and not smoke:
+        console.print(f"[yellow]Not a quiet machine: others kept up to {disturbed:.1f} cores busy meanwhile.[/]")
+    return figures | {"load": [figure.to_json() for row in rows for figure in row]}
+
+
+def run_workloads(console: Console, workloads: list[Workload], apache: str, home: Path, effort: Effort) -> Rows:
+    rows: Rows = []
+    with ExitStack() as stack:
+        targets = start_targets(console, apache, home, stack)
+        for number, workload in enumerate(workloads):
+            row = measure(targets, workload, effort, cold=number == 0)
+            console.print(f"{workload.title}: " + "; ".join(map(summary, row)), highlight=False)
+            rows.append(row)
+    return rows
+
+
+def start_targets(console: Console, apache: str, home: Path, stack: ExitStack) -> list[Target]:
+    targets = [start_ours(home / "ours", stack)]
+    if apache != NO_APACHE:
+        reason = why_no_apache(apache)
+        if reason is None:
+            targets.append(start_apache(apache, home / "apache", stack))
+        else:
+            console.print(f"Apache's broker is not measured: {reason}", highlight=False)
+    return targets
+
+
+def summary(figure: Figure) -> str:
+    return f"{figure.target} {figure.per_second:,.0f}/s, {figure.cpu_us:.1f} µs"
+
+
+# --- tables
+
+
+TITLE = "brokers under load, the best round of each; CPU is the broker's own per message, or per pull"
+
+
+def load_table(rows: Rows) -> Table:
+    names = [figure.target for figure in rows[0]] if rows else []
+    table = Table("path", title=TITLE, title_justify="left")
+    for name in names:
+        for heading in (f"{name}/s", "CPU µs", "p50 / p99 ms"):
+            table.add_column(heading, justify="right")
+        if name == names[0]:
+            table.add_column("budget µs", justify="right")
+    if len(names) > 1:
+        table.add_column("ratio /s", justify="right")
+    for row in rows:
+        ours = row[0]
+        cells = [ours.workload.title, *figure_cells(ours), budget_cell(ours.cpu_us, ours.workload.budget_us, "g")]
+        for other in row[1:]:
+            cells += [*figure_cells(other), f"{ours.per_second / other.per_second:.2f}"]
+        table.add_row(*cells)
+    return table
+
+
+def figure_cells(figure: Figure) -> list[str]:
+    latency = "" if figure.p50_us is None or figure.p99_us is None else _latency(figure.p50_us, figure.p99_us)
+    return [f"{figure.per_second:,.0f}", f"{figure.cpu_us:.1f}", latency]
+
+
+def _latency(p50_us: float, p99_us: float) -> str:
+    return f"{p50_us / 1000:.2f} / {p99_us / 1000:.2f}"
+
+
+def budget_cell(value: float, budget: float | None, form: str) -> str:
+    if budget is None:
+        return ""
+    return f"[green]{budget:{form}} kept[/]" if value <= budget else f"[red]{budget:{form}} MISSED[/]"
+
+
+def start_table(start: StartUp) -> Table:
+    table = Table("cosmodrome up, empty store", title_justify="left")
+    table.add_column("measured", justify="right")
+    table.add_column("budget", justify="right")
+    table.add_row("start, s", f"{start.seconds:.2f}", budget_cell(start.seconds, START_BUDGET_S, "g"))
+    table.add_row("resident, MB", f"{start.resident_mb:.0f}", budget_cell(start.resident_mb, RESIDENT_BUDGET_MB, "g"))
+    return table
+
+
+def micro_table(timings: dict[str, float]) -> Table:
+    table = Table("in one process", title_justify="left")
+    table.add_column("ns each", justify="right")
+    for name, nanoseconds in timings.items():
+        table.add_row(name, f"{nanoseconds:,.0f}")
+    return table
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""The comparison all cases rest on: it accepts what is right and catches every kind of damage. No servers needed."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from interop.messages import Load, Seen, Sent, body, check_arrived, check_same, index_of, offset_msg_id
+
+BROKER = "127.0.0.1:10911"
+LOAD = Load("topic", count=3)
+
+
+def arrived() -> list[Seen]:
+    return [
+        Seen(
+            topic=LOAD.topic,
+            body=LOAD.body(index),
+            tags=LOAD.tag(index),
+            keys=LOAD.key(index),
+            properties={**LOAD.user_properties(index), "UNIQ_KEY": f"ID{index}", "KEYS": LOAD.key(index)},
+            flag=LOAD.flag,
+            msg_id=f"ID{index}",
+            offset_msg_id=offset_msg_id(BROKER, 100 * index),
+            queue_id=0,
+            queue_offset=index,
+            commit_log_offset=100 * index,
+            store_host=BROKER,
+            born_timestamp=1,
+            store_timestamp=2,
+            reconsume_times=0,
+        )
+        for index in LOAD.indexes
+    ]
+
+
+def told() -> list[Sent]:
+    return [Sent(seen.index, seen.msg_id, seen.offset_msg_id, "a", 0, seen.queue_offset) for seen in arrived()]
+
+
+def test_what_is_right_is_accepted() -> None:
+    check_arrived(LOAD, arrived(), told(), BROKER)
+    check_arrived(LOAD, list(reversed(arrived())), [], BROKER)
+    check_same(arrived(), list(reversed(arrived())))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"topic": "other"},
+        {"body": b"body-1-x"},
+        {"body": b"body-1"},
+        {"body": b"body-2-"},
+        {"tags": "red"},
+        {"keys": "key-2 shared"},
+        {"properties": {"UNIQ_KEY": "ID1"}},
+        {"properties": {**arrived()[1].properties, "extra": "1"}},
+        {"properties": {**arrived()[1].properties, "colour": "gr?n 1 ?"}},
+        {"flag": 0},
+        {"msg_id": "ID2"},
+        {"offset_msg_id": offset_msg_id(BROKER, 101)},
+        {"queue_id": 1},
+        {"queue_offset": 2},
+        {"commit_log_offset": 101},
+        {"store_host": "127.0.0.1:10912"},
+        {"store_timestamp": 0},
+        {"reconsume_times": 1},
+    ],
+    ids=lambda damage: next(iter(damage)),
+)
+def test_a_damaged_message_is_caught(damage: dict[str, Any]) -> None:
+    seen = arrived()
+    seen[1] = replace(seen[1], **damage)
+    with pytest.raises(AssertionError):
+        check_arrived(LOAD, seen, told(), BROKER)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda seen: seen[1:], lambda seen: [*seen, seen[0]], lambda seen: []],
+    ids=["lost", "doubled", "nothing"],
+)
+def test_lost_and_doubled_messages_are_caught(change: Callable[[list[Seen]], list[Seen]]) -> None:
+    for results in (told(), []):
+        with pytest.raises(AssertionError):
+            check_arrived(LOAD, change(arrived()), results, BROKER)
+
+
+def test_a_body_tells_its_index_only_when_whole() -> None:
+    assert index_of(body(12)) == 12
+    assert index_of(body(12, 100)) == 12
+    with pytest.raises(AssertionError):
+        index_of(body(12, 100)[:-1] + b"?")

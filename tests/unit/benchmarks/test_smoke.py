@@ -1,0 +1,35 @@
+"""Every benchmark once and tiny, through the command a developer types."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks.micro import BENCHMARKS, Bench
+from benchmarks.run import main
+from benchmarks.workloads import WORKLOADS
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_micro_benchmark(name: str, tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "bench", smoke=True)
+    BENCHMARKS[name](bench)
+    assert bench.ns_each > 0
+
+
+def test_every_workload_runs_and_its_figures_reach_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "bench.json"
+    result = CliRunner().invoke(main, ["--smoke", "--apache", "none", "-o", "json", "--file", str(file)])
+    assert result.exit_code == 0, result.output
+    figures = json.loads(file.read_text())
+    assert [row["workload"] for row in figures["load"]] == [workload.slug for workload in WORKLOADS]
+    assert all(row["per_second"] > 0 and row["cpu_us"] > 0 for row in figures["load"])
+    assert figures["start"]["resident_mb"] > 0
+    assert list(figures["micro_ns"]) == list(BENCHMARKS)
+
+
+def test_a_profile_names_the_functions_of_the_hot_path() -> None:
+    result = CliRunner().invoke(main, ["--smoke", "--profile", "send", "--seconds", "0.3"])
+    assert result.exit_code == 0, result.output
+    assert "connection.py" in result.output
