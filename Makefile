@@ -33,7 +33,7 @@ format: setup ## Let ruff put the code into shape.
 	$(BIN)/ruff format .
 
 interop: setup ## Meet Apache RocketMQ's own clients, brokers and name servers (needs Maven and a JDK).
-	@interop/setup
+	$(BIN)/python -m interop.setup
 	$(BIN)/pytest tests/interop $(ARGS)
 
 bench: setup ## Measure, beside Apache's broker where Maven can fetch it.

@@ -85,7 +85,7 @@ class Dispatcher:
         """Into the index and the queue. A half message of old kind (PREPARED) is in no queue, a ROLLBACK nowhere."""
         topic = queue.topic
         index = self._index
-        if index is not None and transaction != _ROLLBACK:
+        if index is not None and transaction != _ROLLBACK and physical_offset >= index.indexed:
             unique = find(properties, "UNIQ_KEY")
             keys = [unique] if unique is not None else []
             named = find(properties, "KEYS")
@@ -111,10 +111,13 @@ class Dispatcher:
 
     def dispatch_record(self, head: RecordHead) -> None:
         """Enter a record that a scan found. One whose topic or queue could never be a folder is left out."""
-        if head.queue_id < 0 or not is_topic(head.topic):
-            return
+        queue = self._queues.find(head.topic, head.queue_id)
+        if queue is None:
+            if head.queue_id < 0 or not is_topic(head.topic):
+                return
+            queue = self._queues.queue(head.topic, head.queue_id)
         self.dispatch(
-            self._queues.queue(head.topic, head.queue_id),
+            queue,
             head.queue_offset,
             head.physical_offset,
             head.size,

@@ -188,7 +188,7 @@ class Index:
         directory.mkdir(parents=True, exist_ok=True)
         self._files = [IndexFile(path, slots, entries) for path in _list_index_files(directory)]
         self._last = self._files[-1] if self._files else None
-        self._indexed = self.last_offset if self._files else -1
+        self.indexed = self.last_offset if self._files else -1  # the last message with any key in it
         self._filled: list[IndexFile] = []
 
     @property
@@ -205,18 +205,18 @@ class Index:
 
     def put(self, topic: str, keys: list[str], offset: int, timestamp: int) -> None:
         """Enter the keys of a message that are not in yet; `save_header` must follow."""
-        if offset <= self._indexed:
+        if offset <= self.indexed:
             keys = self._missing(keys, offset)
         for key in keys:
             file = self._last
             if file is None or file.count >= self._entries:
                 file = self._create()
             file.put(key_hash(topic, key), offset, timestamp)
-            self._indexed = offset
+            self.indexed = offset
 
     def _missing(self, keys: list[str], offset: int) -> list[str]:
         """Of the last message, a broker that died may have entered only some keys; those before it are complete."""
-        if offset < self._indexed:
+        if offset < self.indexed:
             return []
         entered = 0
         for file in reversed(self._files):
@@ -274,7 +274,7 @@ class Index:
                 del self._files[position:]
                 break
         self._last = self._files[-1] if self._files else None
-        self._indexed = self.last_offset if self._files else -1
+        self.indexed = self.last_offset if self._files else -1
         return self.last_offset
 
     def drop_all(self) -> None:
