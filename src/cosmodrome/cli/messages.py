@@ -10,6 +10,7 @@ from cosmodrome.cli.options import namesrv_option, output_option
 from cosmodrome.cli.output import echo_json, message_json, message_text, send_result_json, send_result_text
 from cosmodrome.client.producer import Producer
 from cosmodrome.client.queue_reader import TopicReader
+from cosmodrome.errors import ConnectionFailed
 from cosmodrome.model import Message, SendResult
 from cosmodrome.net.loop import run
 
@@ -38,7 +39,10 @@ def send(
     """Send BODY to TOPIC; BODY - reads it from standard input."""
     data = sys.stdin.buffer.read() if body == "-" else body.encode(errors="surrogateescape")
     message = Message(topic, data, tags=tag, keys=list(keys), properties=_properties(pairs))
-    result = run(_send(message, namesrv, timeout_ms))
+    try:
+        result = run(_send(message, namesrv, timeout_ms))
+    except ConnectionFailed as error:
+        raise click.ClickException(f"{error}. Is it running? `cosmodrome up` starts one here.") from error
     if output == "json":
         echo_json(send_result_json(result))
     else:
