@@ -1,0 +1,178 @@
+"""Apache's own name server and broker from their Maven jars: small, on free ports, in folders of their own."""
+
+import json
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from interop.child import Child, ChildError, free_port
+from interop.java import java_command
+from interop.setup import Build
+
+START_TIMEOUT_S = 90
+ASK_TIMEOUT_S = 5
+ASK_INTERVAL_S = 0.1
+NAME_SERVER_OPTIONS = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+BROKER_OPTIONS = (
+    "-Xms128m",
+    "-Xmx512m",
+    "-XX:MaxDirectMemorySize=256m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+)
+
+_MIB = 1024 * 1024
+_GET_BROKER_CLUSTER_INFO = 106
+_PREFIX = struct.Struct(">II")  # bytes that follow | header size, JSON being serializer 0
+# Java 17 hides what 4.x reaches into when it unmaps files.
+_OPENED = (
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-opens=java.base/java.lang=ALL-UNNAMED",
+    "--add-opens=java.base/jdk.internal.misc=ALL-UNNAMED",
+)
+# A developer's disk may be fuller than a broker likes; these tests must run on it all the same.
+_DISK_RATIOS = {
+    "rocketmq.broker.diskSpaceWarningLevelRatio": "0.99",
+    "rocketmq.broker.diskSpaceCleanForciblyRatio": "0.98",
+}
+# 4.x refuses to start without these files; 5.x carries its own in its jars.
+_LOGBACK_FILES = ("logback_namesrv.xml", "logback_broker.xml", "logback_tools.xml")
+_LOGBACK = """<configuration>
+  <appender name="file" class="ch.qos.logback.core.FileAppender">
+    <file>${user.home}/logs/server.log</file>
+    <encoder><pattern>%d %-5level %logger{0} - %msg%n</pattern></encoder>
+  </appender>
+  <root level="WARN"><appender-ref ref="file"/></root>
+</configuration>
+"""
+
+
+class ApacheServer(Child):
+    """What the name server and the broker share: a home of their own, and an address."""
+
+    def __init__(
+        self, version: str, main: str, config: Mapping[str, object], home: Path, options: Sequence[str]
+    ) -> None:
+        self.version = version
+        self.address = f"127.0.0.1:{config['listenPort']}"
+        conf = home / "conf"
+        conf.mkdir(parents=True, exist_ok=True)
+        for name in _LOGBACK_FILES:
+            (conf / name).write_text(_LOGBACK)
+        file = conf / "server.conf"
+        file.write_text("".join(f"{key}={value}\n" for key, value in config.items()))
+        properties = {"user.home": str(home), **_DISK_RATIOS}
+        command = java_command(Build("server", version), main, properties, [*options, *_OPENED])
+        # 5.x warns when started without this; both look for conf/ and their logs under it.
+        env = {**os.environ, "ROCKETMQ_HOME": str(home)}
+        super().__init__(f"{main.rpartition('.')[2]} {version}", [*command, "-c", str(file)], home / "stderr.log", env)
+
+
+class ApacheNameServer(ApacheServer):
+    """Apache's name server, answering once constructed."""
+
+    def __init__(self, version: str, home: Path, options: Sequence[str] = NAME_SERVER_OPTIONS) -> None:
+        config = {"listenPort": free_port()}
+        super().__init__(version, "org.apache.rocketmq.namesrv.NamesrvStartup", config, home, options)
+        started_or_stopped(self, lambda: wait_registered(self.address, ""))
+
+
+class ApacheBroker(ApacheServer):
+    """Apache's broker, in the name server's cluster table once constructed."""
+
+    def __init__(
+        self,
+        version: str,
+        namesrv: str,
+        home: Path,
+        name: str = "apache-broker",
+        options: Sequence[str] = BROKER_OPTIONS,
+        extra: Mapping[str, object] | None = None,
+    ) -> None:
+        self.broker_name = name
+        config = {**_broker_config(version, namesrv, home, name), **(extra or {})}
+        super().__init__(version, "org.apache.rocketmq.broker.BrokerStartup", config, home, options)
+        started_or_stopped(self, lambda: wait_registered(namesrv, name))
+
+
+def _broker_config(version: str, namesrv: str, home: Path, name: str) -> dict[str, object]:
+    store = home / "store"
+    config: dict[str, object] = {
+        "brokerClusterName": "DefaultCluster",
+        "brokerName": name,
+        "brokerId": 0,
+        "brokerIP1": "127.0.0.1",
+        "namesrvAddr": namesrv,
+        # The broker also listens on the port two below, for its VIP channel, and one above, for its slaves.
+        "listenPort": free_port(before=2, after=1),
+        "brokerRole": "ASYNC_MASTER",
+        "flushDiskType": "ASYNC_FLUSH",
+        "storePathRootDir": store,
+        "storePathCommitLog": store / "commitlog",
+        "mappedFileSizeCommitLog": 64 * _MIB,
+        "mappedFileSizeConsumeQueue": 600_000,
+        "maxHashSlotNum": 100_000,
+        "maxIndexNum": 400_000,
+        "diskMaxUsedSpaceRatio": 95,
+        # Two busy cores: shed nothing that merely had to wait its turn.
+        "waitTimeMillsInSendQueue": 5_000,
+    }
+    if version.startswith("5."):
+        config |= {"bindAddress": "127.0.0.1", "mappedFileSizeTimerLog": 10 * _MIB}
+    return config
+
+
+def started_or_stopped(server: Child, wait: Callable[[], None]) -> None:
+    """Wait for a server to serve; one that does not is stopped, and the error says what it printed."""
+    try:
+        wait()
+    except (ChildError, OSError, EOFError) as late:
+        server.stop()
+        raise server.error(str(late)) from late
+    except BaseException:
+        server.stop()
+        raise
+
+
+def wait_registered(namesrv: str, broker: str) -> None:
+    """Return once the name server answers and, unless broker is empty, its cluster table names that broker."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    wanted = f'"brokerName":"{broker}"'.encode() if broker else b""
+    while time.monotonic() < deadline:
+        try:
+            if wanted in cluster_info(namesrv):
+                return
+        except (OSError, EOFError):
+            pass  # not listening yet
+        time.sleep(ASK_INTERVAL_S)
+    raise ChildError(f"{broker or 'name server'} not seen at {namesrv} within {START_TIMEOUT_S} s")
+
+
+def cluster_info(namesrv: str) -> bytes:
+    """The body of the reply to GET_BROKER_CLUSTER_INFO.
+
+    Spoken by hand rather than through cosmodrome's client: what judges both sides should lean on neither.
+    """
+    request = {"code": _GET_BROKER_CLUSTER_INFO, "language": "PYTHON", "version": 401, "opaque": 1, "flag": 0}
+    header = json.dumps({**request, "extFields": {}, "serializeTypeCurrentRPC": "JSON"}).encode()
+    host, _, port = namesrv.rpartition(":")
+    with socket.create_connection((host, int(port)), ASK_TIMEOUT_S) as connection:
+        connection.sendall(_PREFIX.pack(4 + len(header), len(header)) + header)
+        size, header_size = _PREFIX.unpack(_receive(connection, _PREFIX.size))
+        return _receive(connection, size - 4)[header_size & 0xFFFFFF :]
+
+
+def _receive(connection: socket.socket, size: int) -> bytes:
+    received = bytearray()
+    while len(received) < size:
+        piece = connection.recv(size - len(received))
+        if not piece:
+            raise EOFError("the peer closed the connection in the middle of a reply")
+        received += piece
+    return bytes(received)

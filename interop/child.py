@@ -1,0 +1,157 @@
+"""Child processes: started, listened to, and stopped by pid within a bound."""
+
+import random
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self, TypeVar
+
+STOP_TIMEOUT_S = 20
+LOG_TAIL_CHARS = 4_000
+# Below the range the kernel hands out to outgoing connections, so none of those can take a port we picked.
+_PORTS = range(20_000, 32_000)
+_PORT_TRIES = 200
+
+T = TypeVar("T")
+
+
+class ChildError(Exception):
+    """A child ended or stayed silent where it should have spoken; the text carries the end of its output."""
+
+
+class Child:
+    """One child process. Every line of its standard output is kept; standard error goes to a log file."""
+
+    def __init__(self, name: str, command: Sequence[str], log: Path, env: Mapping[str, str] | None = None) -> None:
+        self.name = name
+        self.lines: list[str] = []
+        self._log = log
+        self._heard = threading.Condition()
+        self._silent = False
+        with log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=env
+            )
+        self._reader = threading.Thread(target=self._read, name=f"read-{name}", daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def wait_line(self, text: str, timeout_s: float) -> str:
+        """The first line that contains text, waiting for it if it has not come yet."""
+        seen = 0
+
+        def found() -> str | None:
+            nonlocal seen
+            start, seen = seen, len(self.lines)
+            return next((line for line in self.lines[start:seen] if text in line), None)
+
+        return self.wait_until(found, timeout_s, f"a line with {text!r}")
+
+    def wait_until(self, found: Callable[[], T | None], timeout_s: float, what: str) -> T:
+        """What found() gives once it is not None; asked anew after every line, until the deadline."""
+        deadline = time.monotonic() + timeout_s
+        with self._heard:
+            while True:
+                value = found()
+                if value is not None:
+                    return value
+                left_s = deadline - time.monotonic()
+                if self._silent or left_s <= 0:
+                    raise self.error(f"{'ended' if self._silent else f'{timeout_s} s passed'} without {what}")
+                self._heard.wait(left_s)
+
+    def write(self, line: str) -> None:
+        stdin = self._pipe(self._process.stdin)
+        stdin.write(f"{line}\n".encode())
+        stdin.flush()
+
+    def finish(self, timeout_s: float) -> None:
+        """Close its standard input, which asks our own programs to end, and wait until it has ended well."""
+        self._pipe(self._process.stdin).close()
+        try:
+            code = self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise self.error(f"did not end within {timeout_s} s") from None
+        self._close()
+        if code != 0:
+            raise self.error(f"ended with exit code {code}")
+
+    def stop(self) -> int:
+        """End it: politely first, by force after STOP_TIMEOUT_S. Safe to call on one that has ended."""
+        if self._process.poll() is None:
+            self._process.terminate()
+        try:
+            self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(STOP_TIMEOUT_S)
+        self._close()
+        return self._process.returncode
+
+    def kill(self) -> None:
+        """End it at once, for what keeps nothing worth a clean end. Safe to call on one that has ended."""
+        self._process.kill()
+        self._process.wait(STOP_TIMEOUT_S)
+        self._close()
+
+    def error(self, problem: str) -> ChildError:
+        """The problem, with what the child said last: whoever reads it has no other way to see why."""
+        said = "\n".join(self.lines[-20:])
+        logged = self._log.read_text(errors="replace")[-LOG_TAIL_CHARS:]
+        return ChildError(f"{self.name} {problem}\n--- output\n{said}\n--- {self._log}\n{logged}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def take(self, line: str) -> None:
+        """Keep one line of output; called on the reading thread with the condition held."""
+        self.lines.append(line)
+
+    def _read(self) -> None:
+        for line in self._pipe(self._process.stdout):
+            with self._heard:
+                self.take(line.decode(errors="replace").rstrip("\n"))
+                self._heard.notify_all()
+        with self._heard:
+            self._silent = True
+            self._heard.notify_all()
+
+    def _close(self) -> None:
+        self._reader.join(STOP_TIMEOUT_S)
+        for pipe in (self._process.stdin, self._process.stdout):
+            self._pipe(pipe).close()
+
+    @staticmethod
+    def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
+        assert pipe is not None, "both pipes are asked for at the start"
+        return pipe
+
+
+def free_port(before: int = 0, after: int = 0) -> int:
+    """A port nobody listens on, with as many free neighbours below and above as asked for."""
+    for _ in range(_PORT_TRIES):
+        port = random.choice(_PORTS)
+        if all(_is_free(neighbour) for neighbour in range(port - before, port + after + 1)):
+            return port
+    raise ChildError(f"no free port found in {_PORT_TRIES} tries")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

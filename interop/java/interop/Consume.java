@@ -1,0 +1,138 @@
+package interop;
+
+import java.util.ArrayList;
+import java.util.List;
+import java.util.TreeSet;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicLong;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
+
+/**
+ * A push consumer. Prints {"ready":true}, {"assigned":[...]} whenever its queues change, one line per message,
+ * and {"done":n} at the end: after count messages, after idleMs without one, or when standard input closes.
+ *
+ * namesrv group topic [expression] [count] [idleMs] [from=first|last] [model=CLUSTERING|BROADCASTING]
+ * [orderly=true] [compact=true: index, queue and offset only, the body checked here]
+ */
+public final class Consume {
+    private static final int TICK_MS = 50;
+    private static final int POLL_NAMESRV_MS = 1_000;
+    // 5.x announces a changed subscription after its first rebalance, one second after the start: just when the first
+    // periodic heartbeat holds the lock. Whoever loses waits for the next one, by default 30 s later.
+    private static final int HEARTBEAT_MS = 1_000;
+    private static final int PERSIST_OFFSET_MS = 500;
+    private static final String RETRY_TOPIC_PREFIX = "%RETRY%";
+
+    private final Args args;
+    private final DefaultMQPushConsumer consumer;
+    private final AtomicInteger received = new AtomicInteger();
+    private final AtomicLong lastAt = new AtomicLong(System.nanoTime());
+    private volatile boolean inputClosed;
+
+    private Consume(Args args) {
+        this.args = args;
+        consumer = new DefaultMQPushConsumer(args.text("group"));
+        consumer.setNamesrvAddr(args.text("namesrv"));
+        consumer.setInstanceName("consume-" + ProcessHandle.current().pid());
+        consumer.setPollNameServerInterval(POLL_NAMESRV_MS);
+        consumer.setHeartbeatBrokerInterval(HEARTBEAT_MS);
+        consumer.setPersistConsumerOffsetInterval(PERSIST_OFFSET_MS);
+        consumer.setConsumeFromWhere(args.text("from", "first").equals("first")
+            ? ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET : ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET);
+        // MessageModel moved between 4.x and 5.x: reach it without an import, so one source fits both.
+        consumer.setMessageModel(Enum.valueOf(
+            consumer.getMessageModel().getDeclaringClass(), args.text("model", "CLUSTERING")));
+    }
+
+    public static void main(String[] words) throws Exception {
+        Program.failLoudly();
+        Consume run = new Consume(new Args(words, 0));
+        run.consumer.subscribe(run.args.text("topic"), run.args.text("expression", "*"));
+        run.listen();
+        run.consumer.start();
+        Json.line(Json.object("ready", true));
+        run.watchInput();
+        run.waitForTheEnd();
+        run.consumer.shutdown();
+        Json.line(Json.object("done", run.received.get()));
+        Program.end();
+    }
+
+    private void listen() {
+        if (args.flag("orderly")) {
+            consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
+                print(messages);
+                return ConsumeOrderlyStatus.SUCCESS;
+            });
+        } else {
+            consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+                print(messages);
+                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            });
+        }
+    }
+
+    private void print(List<MessageExt> messages) {
+        boolean compact = args.flag("compact");
+        for (MessageExt message : messages) {
+            Json.line(compact ? Messages.compact(message) : Messages.full(message));
+        }
+        received.addAndGet(messages.size());
+        lastAt.set(System.nanoTime());
+    }
+
+    private void watchInput() {
+        Thread reader = new Thread(() -> {
+            try {
+                while (System.in.read() >= 0) {
+                    continue;    // only the end of input means something
+                }
+            } catch (java.io.IOException e) {
+                System.err.println("standard input: " + e);
+            }
+            inputClosed = true;
+        });
+        reader.setDaemon(true);
+        reader.start();
+    }
+
+    private void waitForTheEnd() throws InterruptedException {
+        List<String> assigned = new ArrayList<>();
+        while (!ended()) {
+            List<String> now = assignedQueues();
+            if (!now.equals(assigned)) {
+                Json.line(Json.object("assigned", now));
+                assigned = now;
+            }
+            Json.flush();
+            Thread.sleep(TICK_MS);
+        }
+    }
+
+    private boolean ended() {
+        long idleMs = TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - lastAt.get());
+        return inputClosed
+            || args.has("count") && received.get() >= args.number("count", 0)
+            || args.has("idleMs") && idleMs > args.number("idleMs", 0);
+    }
+
+    /** "broker:queue" of every queue this consumer holds, the group's retry topic apart. */
+    private List<String> assignedQueues() {
+        TreeSet<String> names = new TreeSet<>();
+        for (MessageQueue queue
+            : consumer.getDefaultMQPushConsumerImpl().getRebalanceImpl().getProcessQueueTable().keySet()) {
+            if (!queue.getTopic().startsWith(RETRY_TOPIC_PREFIX)) {
+                names.add(queue.getBrokerName() + ":" + queue.getQueueId());
+            }
+        }
+        return new ArrayList<>(names);
+    }
+}

@@ -1,0 +1,121 @@
+"""The clusters that tests meet, and the Java programs that meet them."""
+
+import itertools
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from interop.apache import ApacheBroker, ApacheNameServer
+from interop.java import JavaProgram, Query, Serialize, run_java
+from interop.ours import CosmodromeBroker, CosmodromeNameServer, CosmodromeUp
+from interop.setup import CLIENT_VERSIONS, SERVER_VERSIONS
+
+OURS = "cosmodrome"
+APACHE_CLUSTERS = tuple(f"apache-{version}" for version in SERVER_VERSIONS)
+ALL_CLUSTERS = (OURS, *APACHE_CLUSTERS)
+OUR_BROKER_UNDER_APACHE = tuple(f"our-broker-under-apache-{version}" for version in SERVER_VERSIONS)
+APACHE_BROKER_UNDER_OURS = tuple(f"apache-{version}-broker-under-ours" for version in SERVER_VERSIONS)
+SERIALIZERS: tuple[Serialize, ...] = ("JSON", "ROCKETMQ")
+
+_homes = itertools.count(1)
+
+Server = TypeVar("Server", ApacheNameServer, ApacheBroker)
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """One name server and one broker behind it, whoever wrote them."""
+
+    name: str
+    namesrv: str
+    broker_name: str
+    broker_address: str
+
+
+class Lab:
+    """Everything that runs for the session; each cluster and each Query is started once, on first use."""
+
+    def __init__(self, home: Path, stack: ExitStack) -> None:
+        self._home = home
+        self._stack = stack
+        self._clusters: dict[str, Cluster] = {}
+        self._queries: dict[tuple[str, str], Query] = {}
+
+    def cluster(self, name: str) -> Cluster:
+        if name not in self._clusters:
+            home = self._home / name
+            namesrv, broker_name, address = self._start(name, home)
+            self._clusters[name] = Cluster(name, namesrv, broker_name, address)
+        return self._clusters[name]
+
+    def query(self, cluster: Cluster, version: str) -> Query:
+        key = cluster.name, version
+        if key not in self._queries:
+            query = Query(version, cluster.namesrv, self.fresh_home("query"))
+            self._queries[key] = self._stack.enter_context(query)
+        return self._queries[key]
+
+    def run(
+        self,
+        version: str,
+        program: str,
+        cluster: Cluster,
+        arguments: dict[str, object],
+        serialize: Serialize = "JSON",
+        defines: dict[str, str] | None = None,
+    ) -> JavaProgram:
+        """Run a Java program against the cluster to its end."""
+        words = {"namesrv": cluster.namesrv, **arguments}
+        return run_java(version, program, words, self.fresh_home(program), serialize, defines)
+
+    def start(
+        self,
+        version: str,
+        program: str,
+        cluster: Cluster,
+        arguments: dict[str, object],
+        serialize: Serialize = "JSON",
+    ) -> JavaProgram:
+        """Start a Java program against the cluster; the caller uses it as a context manager."""
+        words = {"namesrv": cluster.namesrv, **arguments}
+        running = JavaProgram(version, program, words, self.fresh_home(program), serialize)
+        try:
+            running.wait_ready()
+        except BaseException:
+            running.stop()
+            raise
+        return running
+
+    def fresh_home(self, name: str) -> Path:
+        home = self._home / f"{name}-{next(_homes)}"
+        home.mkdir()
+        return home
+
+    def _start(self, name: str, home: Path) -> tuple[str, str, str]:
+        """The name server's address, the broker's name and the broker's address."""
+        if name == OURS:
+            up = self._stack.enter_context(CosmodromeUp(home))
+            return up.namesrv, up.broker_name, up.address
+        version = next(version for version in SERVER_VERSIONS if version in name)
+        namesrv = self._start_namesrv(name, version, home / "namesrv")
+        if name in OUR_BROKER_UNDER_APACHE:
+            broker = self._stack.enter_context(CosmodromeBroker(namesrv, home / "broker"))
+            return namesrv, broker.broker_name, broker.address
+        apache = self._throwaway(ApacheBroker(version, namesrv, home / "broker"))
+        return namesrv, apache.broker_name, apache.address
+
+    def _start_namesrv(self, name: str, version: str, home: Path) -> str:
+        if name in APACHE_BROKER_UNDER_OURS:
+            return self._stack.enter_context(CosmodromeNameServer(home)).address
+        return self._throwaway(ApacheNameServer(version, home)).address
+
+    def _throwaway(self, server: Server) -> Server:
+        # Apache's servers take some ten seconds to end in good order, and nothing reads what they leave behind.
+        self._stack.callback(server.kill)
+        return server
+
+
+def other_version(version: str) -> str:
+    """The client version that is not this one, so that a message crosses from one generation to the other."""
+    return next(other for other in CLIENT_VERSIONS if other != version)

@@ -1,0 +1,75 @@
+"""Cosmodrome's own daemons, started through the CLI as a user would."""
+
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from interop.apache import cluster_info, started_or_stopped, wait_registered
+from interop.child import Child, free_port
+
+READY_TIMEOUT_S = 30
+HOST = "127.0.0.1"
+
+_BROKER_NAME = re.compile(rb'"brokerName":"([^"]+)"')
+
+
+class CosmodromeUp(Child):
+    """`cosmodrome up`: name server and broker in one process, serving once constructed."""
+
+    def __init__(self, home: Path) -> None:
+        home.mkdir(parents=True, exist_ok=True)
+        namesrv_port, broker_port = free_port(), free_port(before=2, after=1)
+        self.namesrv = f"{HOST}:{namesrv_port}"
+        self.address = f"{HOST}:{broker_port}"
+        words = ["up", "--data", str(home / "data"), "--host", HOST, "--namesrv-port", str(namesrv_port)]
+        words += ["--broker-port", str(broker_port), "--console-port", "0"]
+        super().__init__("cosmodrome up", [_cosmodrome(), *words], home / "stderr.log")
+        started_or_stopped(self, self._wait)
+
+    def _wait(self) -> None:
+        self.wait_line("ready", READY_TIMEOUT_S)
+        found = _BROKER_NAME.search(cluster_info(self.namesrv))
+        if found is None:
+            raise self.error("said ready, but its name server knows no broker")
+        self.broker_name = found[1].decode()
+
+
+class CosmodromeNameServer(Child):
+    """`cosmodrome namesrv`, answering once constructed."""
+
+    def __init__(self, home: Path) -> None:
+        home.mkdir(parents=True, exist_ok=True)
+        port = free_port()
+        self.address = f"{HOST}:{port}"
+        words = ["namesrv", "--host", HOST, "--port", str(port)]
+        super().__init__("cosmodrome namesrv", [_cosmodrome(), *words], home / "stderr.log")
+        started_or_stopped(self, lambda: wait_registered(self.address, ""))
+
+
+class CosmodromeBroker(Child):
+    """`cosmodrome broker` with Apache's configuration keys, in the name server's cluster table once constructed."""
+
+    def __init__(
+        self,
+        namesrv: str,
+        home: Path,
+        name: str = "cosmodrome-broker",
+        extra: Mapping[str, object] | None = None,
+    ) -> None:
+        home.mkdir(parents=True, exist_ok=True)
+        port = free_port(before=2, after=1)
+        self.address = f"{HOST}:{port}"
+        self.broker_name = name
+        config = {"brokerName": name, "brokerClusterName": "DefaultCluster", "brokerId": 0, "brokerIP1": HOST}
+        file = home / "broker.conf"
+        pairs = {**config, "listenPort": port, **(extra or {})}
+        file.write_text("".join(f"{key}={value}\n" for key, value in pairs.items()))
+        words = ["broker", "-n", namesrv, "-c", str(file), "--store", str(home / "store")]
+        super().__init__("cosmodrome broker", [_cosmodrome(), *words], home / "stderr.log")
+        started_or_stopped(self, lambda: wait_registered(namesrv, name))
+
+
+def _cosmodrome() -> str:
+    """The command installed beside the Python that runs the tests."""
+    return str(Path(sys.executable).with_name("cosmodrome"))
