@@ -1,4 +1,4 @@
-# make up, make test, make check, make interop, make bench: each sets up what it needs first.
+# make up, make test, make check, make interop, make bench, make torture: each sets up what it needs first.
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up test check format interop bench clean
+.PHONY: help setup up test check format interop bench torture clean
 
 help: ## Show the commands.
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -38,6 +38,9 @@ interop: setup ## Meet Apache RocketMQ's own clients, brokers and name servers (
 
 bench: setup ## Measure, beside Apache's broker where Maven can fetch it.
 	$(BIN)/python -m benchmarks.run $(ARGS)
+
+torture: setup ## Kill stores and brokers, and cut the power, thousands of times (SEED=7 KILLS=2000).
+	SEED=$(SEED) KILLS=$(KILLS) $(BIN)/pytest -x -s tests/torture $(ARGS)
 
 clean: ## Remove what the other commands made, but not your data.
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis interop/build

@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
-from itertools import repeat
+from itertools import cycle, islice, repeat
 from pathlib import Path
 
-from benchmarks.workloads import BATCH, PULL_BODY, SEND_BODY, MakeRequest, make_batch, make_send
+from benchmarks.workloads import BATCH, SEND_BODY, MakeRequest, make_batch, make_send, unique_key
 from cosmodrome.broker.answer import answer
 from cosmodrome.broker.broker import Broker
 from cosmodrome.clock import SystemClock
@@ -31,8 +31,14 @@ from cosmodrome.wire.requests import SendMessage, SendReply
 
 FULL_RUNS = 7
 FRAMES_PER_READ = 32
+CONNECTIONS = 8
 TOPIC = "bench"
-RAW_PROPERTIES = properties.encode({"UNIQ_KEY": "7F0000012A1318B4AAC2000000000001", "WAIT": "true", "TAGS": "TagA"})
+STORED_BODY = b"x" * 256
+UNKEYED = properties.encode({"TAGS": "TagA"})
+KEYED = [
+    properties.encode({"UNIQ_KEY": unique_key(0, index), "WAIT": "true", "TAGS": "TagA"})
+    for index in range(BATCH * 128)
+]
 HOST = pack_host("127.0.0.1", 10911)
 
 
@@ -122,40 +128,66 @@ def bench_decode_batch_of_32(bench: Bench) -> None:
     assert [item.body for item in items] == [SEND_BODY] * BATCH
 
 
-def bench_append_256_bytes(bench: Bench) -> None:
-    """Into log, queue and index, without flush: the ceiling every send sits under."""
+def _bench_append(bench: Bench, raw_properties: list[str]) -> None:
+    """Into log and queue, and into the index if there is a key, without flush: the ceiling every send sits under."""
     count = bench.size(smoke=20, full=20_000)
-    message = store_message(b"x" * 256)
+    messages = [store_message(STORED_BODY, raw) for raw in raw_properties]
     with open_store(bench) as store:
         with bench.timed(count):
-            for _ in repeat(None, count):
+            for message in islice(cycle(messages), count):
                 store.append(message)
         assert store.max_offset(TOPIC, 0) == count
 
 
-def bench_append_batch_of_32(bench: Bench) -> None:
+def bench_append(bench: Bench) -> None:
+    _bench_append(bench, [UNKEYED])
+
+
+def bench_append_keyed(bench: Bench) -> None:
+    _bench_append(bench, KEYED)
+
+
+def _bench_append_batch(bench: Bench, raw_properties: list[str]) -> None:
     count = bench.size(smoke=2, full=1_000)
     message = store_message(b"")
-    items = [BatchItem(0, SEND_BODY, RAW_PROPERTIES)] * BATCH
+    items = [BatchItem(0, STORED_BODY, raw) for raw in raw_properties]
+    batches = [items[at : at + BATCH] for at in range(0, len(items), BATCH)]
     with open_store(bench) as store:
-        with bench.timed(count):
-            for _ in repeat(None, count):
-                store.append_batch(message, items)
+        with bench.timed(count * BATCH):
+            for batch in islice(cycle(batches), count):
+                store.append_batch(message, batch)
         assert store.max_offset(TOPIC, 0) == count * BATCH
 
 
-def bench_read_32_of_1_kb(bench: Bench) -> None:
+def bench_append_batch(bench: Bench) -> None:
+    _bench_append_batch(bench, [UNKEYED] * BATCH)
+
+
+def bench_append_batch_keyed(bench: Bench) -> None:
+    _bench_append_batch(bench, KEYED)
+
+
+def _bench_read(bench: Bench, queues: int) -> None:
+    """Reads of 32 that memory can serve; what they return are slices of the log."""
     reads = bench.size(smoke=2, full=10_000)
     filled = bench.size(smoke=BATCH * 2, full=BATCH * 100)
-    message = store_message(PULL_BODY)
     with open_store(bench) as store:
         for _ in range(filled):
-            store.append(message)
+            for queue_id in range(queues):
+                store.append(store_message(STORED_BODY, queue_id=queue_id))
         with bench.timed(reads):
             for number in range(reads):
                 store.read(TOPIC, 0, number * BATCH % filled, BATCH)
         records = decode_records(b"".join(store.read(TOPIC, 0, filled - BATCH, BATCH).views))
-    assert [record.body for record in records] == [PULL_BODY] * BATCH
+    assert [record.body for record in records] == [STORED_BODY] * BATCH
+
+
+def bench_read_side_by_side(bench: Bench) -> None:
+    _bench_read(bench, 1)
+
+
+def bench_read_among_others(bench: Bench) -> None:
+    _bench_read(bench, 4)
 
 
 class Sink(asyncio.Transport):
@@ -179,8 +211,8 @@ class Sink(asyncio.Transport):
 
 def _bench_broker(bench: Bench, make: MakeRequest, units: int) -> None:
     """Requests from the read to the write of the reply: all a broker does for them but its system calls."""
-    count = bench.size(smoke=3, full=4_000 // units)
-    frames = [make(TOPIC, 0, index).encode() for index in range(8)]
+    rounds = bench.size(smoke=1, full=500 // units)
+    frames = [make(TOPIC, 0, index).encode() for index in range(CONNECTIONS)]
 
     async def main() -> None:
         broker = Broker(BrokerConfig(broker_name="bench", listen_port=0), store_config(bench))
@@ -188,16 +220,20 @@ def _bench_broker(bench: Bench, make: MakeRequest, units: int) -> None:
         stop = asyncio.Event()
         serving = asyncio.create_task(broker.run(stop))
         sink = Sink()
-        connection = Connection(partial(answer, broker), NetConfig())
-        connection.connection_made(sink)
-        connection.data_received(frames[0])  # makes the topic, which waits for the disk
+        connections = [Connection(partial(answer, broker), NetConfig()) for _ in frames]
+        for connection in connections:
+            connection.connection_made(sink)
+        connections[0].data_received(frames[0])  # makes the topic, which waits for the disk
         await sink.written.wait()
-        with bench.timed(count * units):
-            for index in range(count):
-                connection.data_received(frames[index % 8])
-        assert sink.writes == count + 1
+        with bench.timed(rounds * CONNECTIONS * units):
+            for _ in repeat(None, rounds):
+                for connection, frame in zip(connections, frames, strict=True):
+                    connection.data_received(frame)
+                await asyncio.sleep(0)  # the replies leave
+        assert sink.writes == rounds * CONNECTIONS + 1
         assert broker.store.max_offset(TOPIC, 0) == sink.writes * units
-        connection.connection_lost(None)
+        for connection in connections:
+            connection.connection_lost(None)
         stop.set()
         await serving
 
@@ -230,8 +266,8 @@ def store_config(bench: Bench) -> StoreConfig:
     )
 
 
-def store_message(body: bytes) -> StoreMessage:
-    return StoreMessage(TOPIC, 0, body, RAW_PROPERTIES, 0, 0, 0, HOST, HOST)
+def store_message(body: bytes, raw_properties: str = UNKEYED, queue_id: int = 0) -> StoreMessage:
+    return StoreMessage(TOPIC, queue_id, body, raw_properties, 0, 0, 0, HOST, HOST)
 
 
 BENCHMARKS: dict[str, Callable[[Bench], None]] = {
@@ -241,12 +277,23 @@ BENCHMARKS: dict[str, Callable[[Bench], None]] = {
     "make and encode a send reply, JSON": bench_encode_json_reply,
     "make and encode a send reply, binary": bench_encode_binary_reply,
     "decode a batch body of 32": bench_decode_batch_of_32,
-    "store: append 256 B": bench_append_256_bytes,
-    "store: append a batch of 32": bench_append_batch_of_32,
-    "store: read 32 × 1 KB": bench_read_32_of_1_kb,
+    "store: append 256 B": bench_append,
+    "store: append 256 B with a key": bench_append_keyed,
+    "store: a record of a batch of 32 × 256 B": bench_append_batch,
+    "store: a record of a batch of 32 × 256 B with keys": bench_append_batch_keyed,
+    "store: read 32 × 256 B side by side": bench_read_side_by_side,
+    "store: read 32 × 256 B among three other queues": bench_read_among_others,
     "broker: a send from read to write, JSON": bench_broker_json,
     "broker: a send from read to write, binary": bench_broker_binary,
     "broker: a message of a batch of 32": bench_broker_batch,
+}
+
+# So many a second are promised, with or without keys.
+FLOORS = {
+    "store: append 256 B": 100_000,
+    "store: append 256 B with a key": 100_000,
+    "store: a record of a batch of 32 × 256 B": 500_000,
+    "store: a record of a batch of 32 × 256 B with keys": 500_000,
 }
 
 

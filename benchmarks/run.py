@@ -190,10 +190,18 @@ def start_table(start: StartUp) -> Table:
 
 def micro_table(timings: dict[str, float]) -> Table:
     table = Table("in one process", title_justify="left")
-    table.add_column("ns each", justify="right")
+    for heading in ("ns each", "a second", "promised"):
+        table.add_column(heading, justify="right")
     for name, nanoseconds in timings.items():
-        table.add_row(name, f"{nanoseconds:,.0f}")
+        per_second = 1e9 / nanoseconds
+        table.add_row(name, f"{nanoseconds:,.0f}", f"{per_second:,.0f}", floor_cell(per_second, micro.FLOORS.get(name)))
     return table
+
+
+def floor_cell(value: float, floor: float | None) -> str:
+    if floor is None:
+        return ""
+    return f"[green]{floor:,} kept[/]" if value >= floor else f"[red]{floor:,} MISSED[/]"
 
 
 if __name__ == "__main__":

@@ -118,7 +118,7 @@ class OurBroker(Child):
         self.address = f"{HOST}:{port}"
         words = ["broker", "-n", namesrv, "--name", OUR_BROKER, "--host", HOST, "--port", str(port)]
         super().__init__("cosmodrome broker", [*command, *words, "--store", str(home / "store")], home / "stderr.log")
-        started_or_stopped(self, lambda: wait_registered(namesrv, OUR_BROKER))
+        started_or_stopped(self, lambda: wait_registered(self, namesrv, OUR_BROKER))
 
 
 def start_ours(home: Path, stack: ExitStack, command: Sequence[str] = OUR_COMMAND) -> Target:

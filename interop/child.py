@@ -43,6 +43,10 @@ class Child:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
     def wait_line(self, text: str, timeout_s: float) -> str:
         """The first line that contains text, waiting for it if it has not come yet."""
         seen = 0
@@ -94,6 +98,15 @@ class Child:
             self._process.wait(STOP_TIMEOUT_S)
         self._close()
         return self._process.returncode
+
+    def stop_in_order(self, timeout_s: float) -> None:
+        """Ask it to end and wait until it has done so by itself: for one whose files are looked at afterwards."""
+        self._process.terminate()
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise self.error(f"did not stop within {timeout_s} s") from None
+        self._close()
 
     def kill(self) -> None:
         """End it at once, for what keeps nothing worth a clean end. Safe to call on one that has ended."""

@@ -44,7 +44,7 @@ class CosmodromeNameServer(Child):
         self.address = f"{HOST}:{port}"
         words = ["namesrv", "--host", HOST, "--port", str(port)]
         super().__init__("cosmodrome namesrv", [_cosmodrome(), *words], home / "stderr.log")
-        started_or_stopped(self, lambda: wait_registered(self.address, ""))
+        started_or_stopped(self, lambda: wait_registered(self, self.address))
 
 
 class CosmodromeBroker(Child):
@@ -58,16 +58,15 @@ class CosmodromeBroker(Child):
         extra: Mapping[str, object] | None = None,
     ) -> None:
         home.mkdir(parents=True, exist_ok=True)
-        port = free_port(before=2, after=1)
-        self.address = f"{HOST}:{port}"
-        self.broker_name = name
         config = {"brokerName": name, "brokerClusterName": "DefaultCluster", "brokerId": 0, "brokerIP1": HOST}
+        pairs = {**config, "listenPort": free_port(before=2, after=1), **(extra or {})}
+        self.address = f"{HOST}:{pairs['listenPort']}"
+        self.broker_name = name
         file = home / "broker.conf"
-        pairs = {**config, "listenPort": port, **(extra or {})}
         file.write_text("".join(f"{key}={value}\n" for key, value in pairs.items()))
         words = ["broker", "-n", namesrv, "-c", str(file), "--store", str(home / "store")]
         super().__init__("cosmodrome broker", [_cosmodrome(), *words], home / "stderr.log")
-        started_or_stopped(self, lambda: wait_registered(namesrv, name))
+        started_or_stopped(self, lambda: wait_registered(self, namesrv, name))
 
 
 def _cosmodrome() -> str:

@@ -1,7 +1,8 @@
 """Fetch Apache's jars from Maven Central and compile our Java programs: `python -m interop.setup`.
 
-    build/client-<version>/lib, classes     what the programs under java/ run with
-    build/server-<version>/lib              Apache's name server and broker
+    build/client-<version>/lib, classes     what the programs under java/interop run with
+    build/server-<version>/lib, classes     Apache's name server and broker, and what java/golden runs with
+    build/filter-<version>/lib, classes     Apache's SQL92 filter, and SqlFilter that asks it
 
 Running it again is quick: a stamp beside the jars holds the hash of what they were made from.
 
@@ -9,11 +10,13 @@ Clients are 4.9.8 and 5.3.3. The 4.x servers are 4.9.7, because Maven Central ha
 rocketmq-broker or rocketmq-filter of 4.9.8: its newest complete set of 4.9 server jars is 4.9.7.
 """
 
+import fcntl
 import hashlib
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +27,10 @@ COMPILE_TIMEOUT_S = 120
 
 _HERE = Path(__file__).resolve().parent
 _SOURCES = _HERE / "java" / "interop"
+_GOLDEN_SOURCES = _HERE / "java" / "golden"
 _STAMP = "stamp"
+# What needs more than a client's jars, with the helpers it uses; everything else is a client program.
+_FILTER_SOURCES = ("Json.java", "Program.java", "SqlFilter.java")
 
 
 class SetupError(Exception):
@@ -33,7 +39,7 @@ class SetupError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """The jars of one Apache version in one role, and for clients our classes compiled against them."""
+    """The jars of one Apache version in one role, and our classes compiled against them."""
 
     role: str
     version: str
@@ -48,7 +54,11 @@ class Build:
 
     @property
     def sources(self) -> list[Path]:
-        return sorted(_SOURCES.glob("*.java")) if self.role == "client" else []
+        if self.role == "filter":
+            return [_SOURCES / name for name in _FILTER_SOURCES]
+        if self.role == "client":
+            return sorted(set(_SOURCES.glob("*.java")) - {_SOURCES / "SqlFilter.java"})
+        return sorted(_GOLDEN_SOURCES.glob("*.java"))
 
     @property
     def classpath(self) -> str:
@@ -65,8 +75,7 @@ class Build:
         """Stamped last, so that a run cut short is done again."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self._fetch()
-        if self.sources:
-            self._compile()
+        self._compile()
         (self.folder / _STAMP).write_text(_digest([self.pom, *self.sources]))
 
     def _fetch(self) -> None:
@@ -85,20 +94,32 @@ class Build:
 BUILDS = tuple(
     [Build("client", version) for version in CLIENT_VERSIONS]
     + [Build("server", version) for version in SERVER_VERSIONS]
+    + [Build("filter", version) for version in SERVER_VERSIONS]
 )
 
 
 def main() -> int:
     try:
-        for build in BUILDS:
-            if build.is_current():
-                _say(f"{build.folder.name} is up to date")
-            else:
-                build.make()
+        with _alone():
+            for build in BUILDS:
+                if build.is_current():
+                    _say(f"{build.folder.name} is up to date")
+                else:
+                    build.make()
     except SetupError as error:
         print(f"interop: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Two runs in one checkout would pull the folders from under each other: the second waits."""
+    folder = _HERE / "build"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _tool(name: str) -> str:

@@ -27,3 +27,13 @@ class SystemClock:
 
     async def sleep(self, ms: int) -> None:
         await asyncio.sleep(ms / 1000)
+
+
+async def sleep_unless(event: asyncio.Event, clock: Clock, ms: int) -> None:
+    """Return once `ms` milliseconds have passed, or as soon as `event` is set."""
+    waits = [asyncio.ensure_future(event.wait()), asyncio.ensure_future(clock.sleep(ms))]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()

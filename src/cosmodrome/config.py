@@ -19,6 +19,7 @@ from typing import Any, Self, get_type_hints
 
 from cosmodrome.apache_keys import APACHE_KEYS
 from cosmodrome.errors import ConfigError
+from cosmodrome.model import RequestMode
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +30,8 @@ GIB = 1024 * MIB
 DEFAULT_NAMESRV_PORT = 9876
 DEFAULT_BROKER_PORT = 10911
 DEFAULT_CONSOLE_PORT = 8780
+
+DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
 
 class FlushDiskType(StrEnum):
@@ -101,11 +104,38 @@ class StoreConfig(_FromProperties):
     max_message_size: int = 4 * MIB
     flush_disk_type: FlushDiskType = FlushDiskType.ASYNC_FLUSH
     flush_interval_commit_log: int = 500
+    flush_commit_log_least_pages: int = 4
+    flush_commit_log_thorough_interval: int = 10_000
+    flush_consume_queue_thorough_interval: int = 60_000
     sync_flush_timeout: int = 5_000
+    os_page_cache_busy_time_out_mills: int = 1_000
     max_transfer_bytes_on_message_in_memory: int = 256 * KIB
     max_transfer_count_on_message_in_memory: int = 32
+    max_transfer_bytes_on_message_in_disk: int = 64 * KIB
+    max_transfer_count_on_message_in_disk: int = 8
     max_filter_message_size: int = 16_000
     access_message_in_memory_max_ratio: int = 40
+    message_delay_level: str = DEFAULT_DELAY_LEVELS
+    flush_delay_offset_interval: int = 10_000
+    # Delivery at any time. Apache allows 3 days unless told otherwise; we allow 40.
+    timer_wheel_enable: bool = True
+    timer_max_delay_sec: int = 40 * 86_400
+    timer_roll_window_slot: int = 2 * 86_400
+    timer_flush_interval_ms: int = 1_000
+    timer_congest_num_each_slot: int = 2**31 - 1
+    mapped_file_size_timer_log: int = 100 * MIB
+    # Retention. Ratios are percent of the disk.
+    delete_when: str = "04"
+    file_reserved_time: int = 72
+    clean_resource_interval: int = 10_000
+    delete_file_batch_max: int = 10
+    delete_commit_log_files_interval: int = 100
+    delete_consume_queue_files_interval: int = 100
+    redelete_hanged_file_interval: int = 120_000
+    disk_max_used_space_ratio: int = 75
+    disk_space_clean_forcibly_ratio: int = 85
+    disk_space_warning_level_ratio: int = 90
+    clean_file_forcibly_enable: bool = True
 
     def __post_init__(self) -> None:
         _require(self.mapped_file_size_commit_log >= 64 * KIB, "mappedFileSizeCommitLog", "at least 65536 bytes")
@@ -113,6 +143,30 @@ class StoreConfig(_FromProperties):
         _require(self.max_hash_slot_num > 0, "maxHashSlotNum", "at least 1")
         _require(self.max_index_num > 1, "maxIndexNum", "at least 2")
         _require(0 < self.max_message_size <= 15 * MIB, "maxMessageSize", "1 byte to 15 MiB")
+        _require(_are_delays(self.message_delay_level), "messageDelayLevel", "times such as 1s 10m 2h, one per level")
+        _require(self.flush_delay_offset_interval > 0, "flushDelayOffsetInterval", "at least 1 ms")
+        _require(self.timer_max_delay_sec > 0, "timerMaxDelaySec", "at least 1 second")
+        _require(self.timer_roll_window_slot >= 2, "timerRollWindowSlot", "at least 2 seconds")
+        _require(self.timer_flush_interval_ms > 0, "timerFlushIntervalMs", "at least 1 ms")
+        _require(self.timer_congest_num_each_slot > 0, "timerCongestNumEachSlot", "at least 1")
+        _require(self.mapped_file_size_timer_log >= 4 * KIB, "mappedFileSizeTimerLog", "at least 4096 bytes")
+        _require(_are_hours(self.delete_when), "deleteWhen", "hours of the day (00 to 23), separated by ;")
+        _require(self.file_reserved_time > 0, "fileReservedTime", "at least 1 hour")
+        _require(self.clean_resource_interval > 0, "cleanResourceInterval", "at least 1 ms")
+        _require(self.delete_file_batch_max > 0, "deleteFileBatchMax", "at least 1")
+        _require(self.os_page_cache_busy_time_out_mills > 0, "osPageCacheBusyTimeOutMills", "at least 1 ms")
+        for name in ("disk_max_used_space_ratio", "disk_space_clean_forcibly_ratio", "disk_space_warning_level_ratio"):
+            _require(0 < getattr(self, name) <= 100, _camel_case(name), "1 to 100 percent")
+
+    @property
+    def delays_ms(self) -> tuple[int, ...]:
+        """How long a message of delay level 1, 2, … waits."""
+        return parse_delays(self.message_delay_level)
+
+    @property
+    def delete_hours(self) -> frozenset[int]:
+        """The hours of the day, in local time, at which expired files go."""
+        return frozenset(int(hour) for hour in self.delete_when.split(";") if hour.strip())
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +182,8 @@ class BrokerConfig(_FromProperties):
     namesrv_addr: str = ""
     region_id: str = "DefaultRegion"
     trace_on: bool = True
+    trace_topic_enable: bool = False
+    msg_trace_topic_name: str = "RMQ_SYS_TRACE_TOPIC"
     broker_permission: int = 6
     auto_create_topic_enable: bool = True
     default_topic_queue_nums: int = 8
@@ -141,7 +197,38 @@ class BrokerConfig(_FromProperties):
     register_name_server_period: int = 30_000
     register_broker_timeout_mills: int = 24_000
     channel_expired_timeout: int = 120_000
+    slave_read_enable: bool = False
     max_pull_hold: int = alias("maxPullHold", 100_000)
+    store_reply_message_enable: bool = True
+    # How long a request may wait for its turn before it is turned away, in ms, by its kind.
+    broker_fast_failure_enable: bool = True
+    wait_time_mills_in_send_queue: int = 200
+    wait_time_mills_in_pull_queue: int = 5_000
+    wait_time_mills_in_lite_pull_queue: int = 5_000
+    wait_time_mills_in_heartbeat_queue: int = 31_000
+    wait_time_mills_in_transaction_queue: int = 3_000
+    wait_time_mills_in_ack_queue: int = 3_000
+    wait_time_mills_in_admin_broker_queue: int = 5_000
+    send_thread_pool_queue_capacity: int = 10_000  # sends that wait for the disk
+    enable_property_filter: bool = True  # SQL92 filters; Apache's brokers refuse them unless told otherwise
+    recall_message_enable: bool = False
+    allow_recall_when_broker_not_writeable: bool = True
+    reject_transaction_message: bool = False
+    transaction_time_out: int = 6_000
+    transaction_check_max: int = 15
+    transaction_check_interval: int = 30_000
+    # Pop consumption
+    revive_queue_num: int = 8
+    revive_interval: int = 1_000
+    pop_polling_size: int = 1_024
+    max_pop_polling_size: int = 100_000
+    pop_from_retry_probability: int = 20  # percent
+    enable_retry_topic_v2: bool = False
+    retrieve_message_from_pop_retry_topic_v1: bool = True
+    pop_response_return_actual_retry_topic: bool = False
+    server_load_balancer_enable: bool = True
+    default_message_request_mode: RequestMode = RequestMode.PULL
+    default_pop_share_queue_num: int = -1
 
     def __post_init__(self) -> None:
         _require(bool(_NAME.fullmatch(self.broker_name)), "brokerName", "letters, digits and . _ -")
@@ -149,6 +236,14 @@ class BrokerConfig(_FromProperties):
         _require(0 <= self.listen_port <= 65_535, "listenPort", "0 to 65535")
         _require(self.broker_id >= 0, "brokerId", "0 (master) or more")
         _require(0 < self.default_topic_queue_nums <= 65_535, "defaultTopicQueueNums", "1 to 65535")
+        for name in (one.name for one in dataclasses.fields(self) if one.name.startswith("wait_time_mills_in_")):
+            _require(getattr(self, name) > 0, _camel_case(name), "at least 1 ms")
+        _require(self.send_thread_pool_queue_capacity > 0, "sendThreadPoolQueueCapacity", "at least 1")
+        _require(self.transaction_time_out >= 0, "transactionTimeOut", "0 ms or more")
+        _require(self.transaction_check_max > 0, "transactionCheckMax", "at least 1")
+        _require(self.transaction_check_interval > 0, "transactionCheckInterval", "at least 1 ms")
+        _require(0 < self.revive_queue_num < 999, "reviveQueueNum", "1 to 998")
+        _require(self.revive_interval > 0, "reviveInterval", "at least 1 ms")
 
     @property
     def name_servers(self) -> tuple[str, ...]:
@@ -237,6 +332,16 @@ def _unescape(text: str) -> str:
     return _ESCAPE.sub(replace, text)
 
 
+def properties_text(*configs: _FromProperties) -> str:
+    """Configs as the properties file that makes them."""
+    lines = []
+    for config in configs:
+        for key, name in config.attributes_by_key().items():
+            value = getattr(config, name)
+            lines.append(f"{key}={str(value).lower() if isinstance(value, bool) else value}\n")
+    return "".join(sorted(lines))
+
+
 def check_keys(properties: Mapping[str, str], *configs: type[_FromProperties]) -> None:
     """Warn about keys of Apache's that nothing here obeys; refuse keys that nobody knows."""
     ours = {key for config in configs for key in config.attributes_by_key()}
@@ -269,6 +374,26 @@ def _expected(kind: Any) -> str:
     if isinstance(kind, type) and issubclass(kind, StrEnum):
         return "write one of " + ", ".join(kind)
     return "write a whole number"
+
+
+def parse_delays(text: str) -> tuple[int, ...]:
+    """The milliseconds of each level of `1s 10m 2h 1d`; ValueError for anything else."""
+    if not _DELAYS.fullmatch(text):
+        raise ValueError(f"{text!r} is not a list of times")
+    return tuple(int(level[:-1]) * _DELAY_UNIT_MS[level[-1]] for level in text.split())
+
+
+_DELAYS = re.compile(r"\s*[0-9]{1,9}[smhd](?:\s+[0-9]{1,9}[smhd])*\s*")
+_DELAY_UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def _are_delays(text: str) -> bool:
+    return bool(_DELAYS.fullmatch(text))
+
+
+def _are_hours(text: str) -> bool:
+    hours = [hour.strip() for hour in text.split(";") if hour.strip()]
+    return bool(hours) and all(hour.isascii() and hour.isdigit() and int(hour) < 24 for hour in hours)
 
 
 def _require(holds: bool, key: str, accepted: str) -> None:

@@ -50,8 +50,22 @@ class MessageIllegal(RequestError):
     code = ResponseCode.MESSAGE_ILLEGAL
 
 
+class IllegalOperation(RequestError):
+    code = ResponseCode.ILLEGAL_OPERATION
+
+
+class NoMessage(RequestError):
+    code = ResponseCode.NO_MESSAGE
+
+
 class ServiceNotAvailable(RequestError):
     code = ResponseCode.SERVICE_NOT_AVAILABLE
+
+
+class FlushTimeout(RequestError):
+    """The message is stored, but whether it is on disk is not known in time; it may be put again."""
+
+    code = ResponseCode.FLUSH_DISK_TIMEOUT
 
 
 class NoPermission(RequestError):
@@ -98,6 +112,25 @@ class SubscriptionOutdated(RequestError):
 
 class SubscriptionParseFailed(RequestError):
     code = ResponseCode.SUBSCRIPTION_PARSE_FAILED
+
+
+class FilterSyntaxError(SubscriptionParseFailed):
+    """A SQL92 expression that cannot be compiled. `position` counts its characters from 0."""
+
+    _NEAR = 24  # characters shown on each side of the fault
+
+    def __init__(self, problem: str, expression: str, position: int) -> None:
+        near = expression[max(0, position - self._NEAR) : position + self._NEAR]
+        super().__init__(f"SQL92 expression, character {position + 1}, near {near!r}: {problem}")
+        self.position = position
+
+
+class FilterNotFound(RequestError):
+    code = ResponseCode.FILTER_DATA_NOT_EXIST
+
+
+class FilterOutdated(RequestError):
+    code = ResponseCode.FILTER_DATA_NOT_LATEST
 
 
 class ConsumerNotOnline(RequestError):

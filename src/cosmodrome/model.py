@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
 from typing import Any
 
@@ -15,11 +16,13 @@ from cosmodrome.errors import InvalidParameter
 
 MASTER_ID = 0
 
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 SYSTEM_PREFIX = "rmq_sys_"
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 AUTO_CREATE_TOPIC = "TBW102"
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 CLIENT_INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
 
 MAX_TOPIC_LENGTH = 127
@@ -27,6 +30,7 @@ MAX_RETRY_TOPIC_LENGTH = 255
 MAX_GROUP_LENGTH = 255
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+_RETRY_NAME = re.compile(r"[%|a-zA-Z0-9_+-]+")  # the pop retry topic V2 is group+topic
 
 
 class Property:
@@ -43,11 +47,32 @@ class Property:
     MSG_REGION = "MSG_REGION"
     TRACE_ON = "TRACE_ON"
     CLUSTER = "CLUSTER"
+    CORRELATION_ID = "CORRELATION_ID"
+    REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
+    PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
+    MSG_TYPE = "MSG_TYPE"
+    TTL = "TTL"
     MIN_OFFSET = "MIN_OFFSET"
     MAX_OFFSET = "MAX_OFFSET"
     ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
     POP_CK = "POP_CK"
+    FIRST_POP_TIME = "1ST_POP_TIME"
     TRAN_MSG = "TRAN_MSG"
+    PGROUP = "PGROUP"
+    TRANSACTION_ID = "__transactionId__"
+    TRANSACTION_CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
+    CHECK_IMMUNITY_TIME_IN_SECONDS = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+    TRAN_PREPARED_QUEUE_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
+    # When a message is to be delivered; of these the first that is there counts.
+    TIMER_DELAY_SEC = "TIMER_DELAY_SEC"
+    TIMER_DELAY_MS = "TIMER_DELAY_MS"
+    TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
+    # What the broker notes about such a message.
+    TIMER_OUT_MS = "TIMER_OUT_MS"
+    TIMER_ENQUEUE_MS = "TIMER_ENQUEUE_MS"
+    TIMER_DEQUEUE_MS = "TIMER_DEQUEUE_MS"
+    TIMER_ROLL_TIMES = "TIMER_ROLL_TIMES"
+    TIMER_DEL_UNIQKEY = "TIMER_DEL_UNIQKEY"
 
 
 class Perm(IntEnum):
@@ -73,6 +98,13 @@ class ConsumeType(StrEnum):
     POP = "CONSUME_POP"
 
 
+class RequestMode(StrEnum):
+    """How the members of a group get the messages of a topic."""
+
+    PULL = "PULL"
+    POP = "POP"
+
+
 class ConsumeFrom(StrEnum):
     """Where a group starts on a queue for which no offset is stored."""
 
@@ -84,7 +116,7 @@ class ConsumeFrom(StrEnum):
 def check_topic(topic: str) -> str:
     """The topic itself, or InvalidParameter. Nothing may become a path before it passed here."""
     limit = MAX_RETRY_TOPIC_LENGTH if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else MAX_TOPIC_LENGTH
-    return _check_name("topic", topic, limit)
+    return _check_name("topic", topic, limit, _RETRY_NAME if topic.startswith(RETRY_PREFIX) else _NAME)
 
 
 def check_group(group: str) -> str:
@@ -92,12 +124,12 @@ def check_group(group: str) -> str:
     return _check_name("group", group, MAX_GROUP_LENGTH)
 
 
-def _check_name(kind: str, name: str, limit: int) -> str:
+def _check_name(kind: str, name: str, limit: int, allowed: re.Pattern[str] = _NAME) -> str:
     if not name:
         raise InvalidParameter(f"the {kind} name is empty")
     if len(name) > limit:
         raise InvalidParameter(f"the {kind} name has {len(name)} characters; at most {limit} are allowed")
-    if not _NAME.fullmatch(name):
+    if not allowed.fullmatch(name):
         raise InvalidParameter(f"the {kind} name {name!r} is illegal; allowed are letters, digits and % | _ -")
     return name
 
@@ -124,7 +156,8 @@ class Message:
     """What an application sends.
 
     `keys` may be a string of blank-separated keys or a list of keys without blanks. System properties
-    (TAGS, KEYS, …) are set through their own fields, never through `properties`.
+    (TAGS, KEYS, …) are set through their own fields, never through `properties`. To be delivered later, a message has a
+    `delay_level`, a `delay` from now on, or a time to `deliver_at`; only one of them.
     """
 
     topic: str
@@ -135,6 +168,8 @@ class Message:
     flag: int = 0
     delay_level: int = 0
     wait_store_ok: bool = True
+    delay: timedelta | None = None
+    deliver_at: datetime | None = None
 
 
 @dataclass(slots=True)
@@ -188,6 +223,7 @@ class SendResult:
     queue: MessageQueue
     queue_offset: int
     transaction_id: str = ""
+    recall_handle: str = ""  # for `Producer.recall`, if the message has a delivery time
 
 
 @dataclass(frozen=True, slots=True)

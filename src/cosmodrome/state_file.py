@@ -21,10 +21,12 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_durable: set[Path] = set()
+
 
 def save(path: Path, data: bytes) -> None:
     """Replace `path` by `data`, durably, keeping the state before it as `.bak`; OSError when the disk refuses."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     written = _beside(path, ".tmp")
     with written.open("wb") as file:
         file.write(data)
@@ -35,6 +37,17 @@ def save(path: Path, data: bytes) -> None:
         path.replace(_beside(path, ".bak"))
     written.replace(path)
     _sync_folder(path.parent)
+
+
+def make_folder(folder: Path) -> None:
+    """Return once the folder is there for good: it is as durable as its name in the folder above."""
+    if folder in _durable and folder.is_dir():
+        return
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+    _sync_folder(folder.parent)  # also if it was there: whoever made it may have died before this
+    _durable.add(folder)
 
 
 def load(path: Path, parse: Callable[[bytes], T]) -> T | None:

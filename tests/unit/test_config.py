@@ -105,6 +105,19 @@ def test_keys_of_apache_that_nobody_obeys_are_named_and_strange_keys_refused(cap
 # --- addresses
 
 
+def test_delay_levels_are_times_in_their_order() -> None:
+    assert StoreConfig().delays_ms[:3] == (1_000, 5_000, 10_000)
+    assert (len(StoreConfig().delays_ms), StoreConfig().delays_ms[-1]) == (18, 7_200_000)
+    config = StoreConfig().with_properties({"messageDelayLevel": " 2s  3m 4h 5d "})
+    assert config.delays_ms == (2_000, 180_000, 14_400_000, 432_000_000)
+
+
+@pytest.mark.parametrize("text", ["", "1", "1s,5s", "s", "1s 5x", "-1s", "1.5s", "1s5s"])
+def test_what_is_no_list_of_delay_levels_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="messageDelayLevel must be times such as 1s"):
+        StoreConfig(message_delay_level=text)
+
+
 def test_addresses_are_separated_by_semicolons_or_commas() -> None:
     assert parse_addresses(" a:1 ; 10.0.0.1:9876,[::1]:80;") == ("a:1", "10.0.0.1:9876", "[::1]:80")
     assert parse_addresses("") == ()

@@ -7,10 +7,12 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
@@ -19,8 +21,10 @@ import org.apache.rocketmq.common.message.MessageQueue;
  * A push consumer. Prints {"ready":true}, {"assigned":[...]} whenever its queues change, one line per message,
  * and {"done":n} at the end: after count messages, after idleMs without one, or when standard input closes.
  *
- * namesrv group topic [expression] [count] [idleMs] [from=first|last] [model=CLUSTERING|BROADCASTING]
+ * namesrv group topic [expression | sql] [trace=true] [count] [idleMs] [from=first|last] [model=CLUSTERING|BROADCASTING]
  * [orderly=true] [compact=true: index, queue and offset only, the body checked here]
+ * [fail=true: refuse every message] [maxReconsumeTimes] [retryLevel: the delay level of a refused message]
+ * [popInvisibleMs: let the broker say what to read and how; 5.x only] [hang=true: never finish with a message]
  */
 public final class Consume {
     private static final int TICK_MS = 50;
@@ -39,7 +43,8 @@ public final class Consume {
 
     private Consume(Args args) {
         this.args = args;
-        consumer = new DefaultMQPushConsumer(args.text("group"));
+        consumer = new DefaultMQPushConsumer(args.text("group"), null, new AllocateMessageQueueAveragely(),
+            args.flag("trace"), null);
         consumer.setNamesrvAddr(args.text("namesrv"));
         consumer.setInstanceName("consume-" + ProcessHandle.current().pid());
         consumer.setPollNameServerInterval(POLL_NAMESRV_MS);
@@ -47,6 +52,10 @@ public final class Consume {
         consumer.setPersistConsumerOffsetInterval(PERSIST_OFFSET_MS);
         consumer.setConsumeFromWhere(args.text("from", "first").equals("first")
             ? ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET : ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET);
+        consumer.setMaxReconsumeTimes(args.number("maxReconsumeTimes", consumer.getMaxReconsumeTimes()));
+        if (args.has("popInvisibleMs")) {
+            letTheBrokerAssign();
+        }
         // MessageModel moved between 4.x and 5.x: reach it without an import, so one source fits both.
         consumer.setMessageModel(Enum.valueOf(
             consumer.getMessageModel().getDeclaringClass(), args.text("model", "CLUSTERING")));
@@ -55,7 +64,11 @@ public final class Consume {
     public static void main(String[] words) throws Exception {
         Program.failLoudly();
         Consume run = new Consume(new Args(words, 0));
-        run.consumer.subscribe(run.args.text("topic"), run.args.text("expression", "*"));
+        if (run.args.has("sql")) {
+            run.consumer.subscribe(run.args.text("topic"), MessageSelector.bySql(run.args.text("sql")));
+        } else {
+            run.consumer.subscribe(run.args.text("topic"), run.args.text("expression", "*"));
+        }
         run.listen();
         run.consumer.start();
         Json.line(Json.object("ready", true));
@@ -66,17 +79,42 @@ public final class Consume {
         Program.end();
     }
 
+    /** 4.x has none of this: reach it without naming it, so one source fits both. */
+    private void letTheBrokerAssign() {
+        try {
+            consumer.getClass().getMethod("setClientRebalance", boolean.class).invoke(consumer, false);
+            consumer.getClass().getMethod("setPopInvisibleTime", long.class)
+                .invoke(consumer, args.number64("popInvisibleMs"));
+        } catch (ReflectiveOperationException e) {
+            throw new IllegalStateException(e);
+        }
+    }
+
     private void listen() {
         if (args.flag("orderly")) {
             consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
                 print(messages);
-                return ConsumeOrderlyStatus.SUCCESS;
+                return args.flag("fail")
+                    ? ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT : ConsumeOrderlyStatus.SUCCESS;
             });
         } else {
             consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
                 print(messages);
-                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+                if (args.flag("hang")) {
+                    hang();
+                }
+                context.setDelayLevelWhenNextConsume(args.number("retryLevel", 0));
+                return args.flag("fail")
+                    ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
             });
+        }
+    }
+
+    private static void hang() {
+        try {
+            Thread.sleep(Long.MAX_VALUE);
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
         }
     }
 

@@ -20,7 +20,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
  *
  * namesrv group topic count mode=sync|async|oneway|batch|orderly
  * [bodySize] [bodies=base64,base64] [tags=a,b: taken in turn] [keys=k-%d] [prop.NAME=VALUE, %d is the index]
- * [flag] [delayLevel] [threads] [batchSize] [first: index of the first message] [quiet=true: failures only]
+ * [trace=true] [flag] [delayLevel] [threads] [batchSize] [first: index of the first message] [quiet=true: failures only]
  */
 public final class Produce {
     private static final int SEND_TIMEOUT_MS = 10_000;
@@ -43,7 +43,7 @@ public final class Produce {
         bodies = args.has("bodies") ? args.text("bodies").split(",", -1) : null;
         count = bodies == null ? args.number("count", 1) : bodies.length;
         quiet = args.flag("quiet");
-        producer = new DefaultMQProducer(args.text("group"));
+        producer = new DefaultMQProducer(args.text("group"), null, args.flag("trace"), null);
         producer.setNamesrvAddr(args.text("namesrv"));
         producer.setSendMsgTimeout(SEND_TIMEOUT_MS);
         producer.setInstanceName("produce-" + ProcessHandle.current().pid());

@@ -94,6 +94,10 @@ public final class Query {
             case "createGroup" -> createGroup(args);
             case "groupConfig" -> groupConfig(args);
             case "deleteGroup" -> deleteGroup(args);
+            case "runtimeInfo" -> new TreeMap<>(admin.fetchBrokerRuntimeStats(args.text("addr")).getTable());
+            case "brokerConfig" -> new TreeMap<>(admin.getBrokerConfig(args.text("addr")));
+            case "stats" -> admin.viewBrokerStatsData(args.text("addr"), args.text("figure"), args.text("key"))
+                .getStatsMinute().getSum();
             case "wipeWritePerm" -> admin.wipeWritePermOfBroker(namesrv, args.text("broker"));
             case "addWritePerm" -> admin.addWritePermOfBroker(namesrv, args.text("broker"));
             case "putKv" -> putKv(args);

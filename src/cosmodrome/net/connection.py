@@ -1,7 +1,9 @@
 """One TCP connection, used in both directions: requests, replies and one-way commands of either side.
 
-All frames of one read are handled in one go and their replies leave in one write. A handler that need not wait
-runs to its end right there; only one that really suspends becomes a task.
+All frames of one read are handled in one go. A handler that need not wait runs to its end right there; only one
+that really suspends becomes a task. Replies leave when the loop has read from every connection that had something:
+those of one connection in one write, and all writes in a row. A write to a peer that sleeps costs as much as all the
+rest, and in a row they find it awake if it has several connections.
 
 A peer that does not read its replies is not read from either, and after a while it is dropped, so what waits for a
 peer is bounded by the high-water mark, one reply, and the write limit for answers that come late. Only while calls of
@@ -22,6 +24,7 @@ from typing import Any, NamedTuple, cast
 from cosmodrome.codes import ResponseCode
 from cosmodrome.config import NetConfig
 from cosmodrome.errors import CallTimeout, ConnectionFailed, ProtocolError
+from cosmodrome.net.turn import Turn
 from cosmodrome.wire.command import ONEWAY_BIT, RESPONSE_BIT, Command
 from cosmodrome.wire.frame import FrameDecoder
 from cosmodrome.wire.record import pack_host
@@ -54,6 +57,7 @@ class Connection(asyncio.Protocol):
         config: NetConfig,
         on_open: ConnectionCallback | None = None,
         on_close: ConnectionCallback | None = None,
+        turn: Turn | None = None,
     ) -> None:
         self._handler = handler
         self._config = config
@@ -66,7 +70,6 @@ class Connection(asyncio.Protocol):
         self._tasks: set[asyncio.Task[None]] = set()
         self._out: list[bytes | memoryview] = []
         self._out_bytes = 0
-        self._handling = False
         self._flush_due = False
         self._reading = True
         self._draining = False
@@ -75,7 +78,8 @@ class Connection(asyncio.Protocol):
         self._backlog: deque[_Unsent] = deque()
         self._stall_timer: asyncio.TimerHandle | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
-        self._last_active = self._loop.time()
+        self._last_active = self._received = self._loop.time()
+        self._turn = turn or Turn()
         self._transport: asyncio.Transport
         self.peer_address: tuple[str, int] = ("?", 0)
         self.peer = "?"
@@ -85,6 +89,16 @@ class Connection(asyncio.Protocol):
 
     def __repr__(self) -> str:
         return f"<Connection {self.peer}{' closed' if self.closed else ''}>"
+
+    @property
+    def is_stalled(self) -> bool:
+        """The peer reads more slowly than we write."""
+        return self._peer_stalled
+
+    @property
+    def waited_ms(self) -> float:
+        """How long what is in hand here has waited for its turn, at least."""
+        return (self._loop.time() - self._received) * 1000
 
     # --- the transport's side
 
@@ -101,7 +115,7 @@ class Connection(asyncio.Protocol):
             self._on_open(self)
 
     def data_received(self, data: bytes) -> None:
-        self._last_active = self._loop.time()
+        self._last_active = self._received = self._turn.began()
         self._decoder.feed(data)
         self._handle_frames()
 
@@ -134,10 +148,9 @@ class Connection(asyncio.Protocol):
     # --- requests and replies coming in
 
     def _handle_frames(self) -> None:
-        """Every whole frame in hand, one after the other; then one write."""
+        """Every whole frame in hand, one after the other."""
         if self.closed:
             return
-        self._handling = True
         take = self._decoder.take
         try:
             while self._reading and not self.closed and (frame := take()) is not None:
@@ -146,15 +159,9 @@ class Connection(asyncio.Protocol):
                     self._settle(command)
                 else:
                     self._start(command)
-                if self._out_bytes > JOIN_BYTES:
-                    self._flush()
         except ProtocolError as error:
             log.warning("closing %s: %s", self.peer, error)
-            self._flush()
             self.close()
-        finally:
-            self._handling = False
-        self._flush()
 
     @property
     def _accepting(self) -> bool:
@@ -234,8 +241,6 @@ class Connection(asyncio.Protocol):
         if command.body:
             self._out.append(command.body)
             self._out_bytes += len(command.body)
-        if self._handling:  # it flushes itself
-            return
         if self._out_bytes > JOIN_BYTES:
             self._flush()
         elif not self._flush_due:

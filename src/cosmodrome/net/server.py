@@ -8,6 +8,7 @@ import logging
 from cosmodrome.config import NetConfig
 from cosmodrome.errors import ConfigError
 from cosmodrome.net.connection import Connection, ConnectionCallback, Handler
+from cosmodrome.net.turn import Turn
 
 log = logging.getLogger(__name__)
 
@@ -38,11 +39,13 @@ class Server:
         self._on_open = on_open
         self._on_close = on_close
         self._listener: asyncio.Server | None = None
+        self._turn: Turn | None = None
         self._closing = False
         self.connections: set[Connection] = set()
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
+        self._turn = Turn()
         try:
             self._listener = await loop.create_server(
                 self._accept, self._host, self._port, backlog=ACCEPT_BACKLOG, reuse_address=True
@@ -61,7 +64,8 @@ class Server:
         return f"{self._host}:{self._port}"
 
     def _accept(self) -> Connection:
-        return Connection(self._handler, self._config, self._opened, self._closed)
+        assert self._turn is not None, "nothing is accepted before the start"
+        return Connection(self._handler, self._config, self._opened, self._closed, self._turn)
 
     def _opened(self, connection: Connection) -> None:
         if self._closing:  # accepted just before the listener closed

@@ -6,17 +6,31 @@ import os
 import struct
 import zlib
 from pathlib import Path
+from typing import NamedTuple
 
 FILE_SIZE = 4096
 _TIMES = struct.Struct(">qqq")
-# Ours, in bytes that Apache's brokers leave alone: where the log ended at a clean exit, so that the next start need
-# not walk the last file to find out. It counts only with the times it was written with: any broker that appended
-# since has changed those.
+# Ours, in bytes that Apache's brokers leave alone. Each counts only with the times it was written with: any broker that
+# appended since has changed those.
+# Where the log ended at a clean exit, so that the next start need not walk the last file to find out.
 _END_AT = 2048
 _END = struct.Struct(">8sqqqqqI")  # mark | log end | last record | the three times | crc of all before
 _END_MARK = b"COSMOEND"
+# What the times say, as offsets: a clock that was set back, or many records of one millisecond, make times unsure.
+_SAFE_AT = 2560
+_SAFE = struct.Struct(">8sqqqqqqI")  # mark | the three offsets | the three times | crc of all before
+_SAFE_MARK = b"COSMOSAF"
 
 SAFETY_MS = 3_000
+
+
+class Safe(NamedTuple):
+    """What is on disk for sure: the log and its queues below `log`, full index files whose last entry is not behind
+    `indexed`. No record below `keyless` has a key."""
+
+    log: int
+    indexed: int
+    keyless: int
 
 
 class Checkpoint:
@@ -31,6 +45,7 @@ class Checkpoint:
         self._path = path
         self.log_timestamp = self.queues_timestamp = self.index_timestamp = 0
         self.clean_end: tuple[int, int] | None = None  # where the log ends, and where its last record begins
+        self.safe: Safe | None = None
         if path.exists():
             self._load(path.read_bytes().ljust(FILE_SIZE, b"\0"))
 
@@ -38,22 +53,33 @@ class Checkpoint:
         times = _TIMES.unpack_from(data)
         self.log_timestamp, self.queues_timestamp, self.index_timestamp = times
         mark, end, last, *written_with, crc = _END.unpack_from(data, _END_AT)
-        sound = mark == _END_MARK and crc == _end_crc(data) and tuple(written_with) == times
+        sound = mark == _END_MARK and crc == _crc(data, _END_AT, _END) and tuple(written_with) == times
         self.clean_end = (end, last) if sound else None
+        mark, log, indexed, keyless, *written_with, crc = _SAFE.unpack_from(data, _SAFE_AT)
+        sound = mark == _SAFE_MARK and crc == _crc(data, _SAFE_AT, _SAFE) and tuple(written_with) == times
+        self.safe = Safe(log, indexed, keyless) if sound else None
 
     @property
     def safe_timestamp(self) -> int:
         """Every record stored before this is in the log and in its queue, on disk."""
         return max(min(self.log_timestamp, self.queues_timestamp) - SAFETY_MS, 0)
 
+    def forget(self) -> None:
+        """Nothing is on disk for sure."""
+        self.log_timestamp = self.queues_timestamp = self.index_timestamp = 0
+        self.clean_end = self.safe = None
+
     def save(self) -> None:
-        """Write it over the old one: it lies within one sector, so a reader finds the old or the new one."""
+        """Write it over the old one: each part lies within one sector, so it is the old or the new one."""
         data = bytearray(FILE_SIZE)
         times = (self.log_timestamp, self.queues_timestamp, self.index_timestamp)
         _TIMES.pack_into(data, 0, *times)
         if self.clean_end:
             _END.pack_into(data, _END_AT, _END_MARK, *self.clean_end, *times, 0)
-            struct.pack_into(">I", data, _END_AT + _END.size - 4, _end_crc(data))
+            struct.pack_into(">I", data, _END_AT + _END.size - 4, _crc(data, _END_AT, _END))
+        if self.safe:
+            _SAFE.pack_into(data, _SAFE_AT, _SAFE_MARK, *self.safe, *times, 0)
+            struct.pack_into(">I", data, _SAFE_AT + _SAFE.size - 4, _crc(data, _SAFE_AT, _SAFE))
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             os.pwrite(fd, data, 0)
@@ -62,5 +88,5 @@ class Checkpoint:
             os.close(fd)
 
 
-def _end_crc(data: bytes | bytearray) -> int:
-    return zlib.crc32(data[_END_AT : _END_AT + _END.size - 4])
+def _crc(data: bytes | bytearray, at: int, shape: struct.Struct) -> int:
+    return zlib.crc32(data[at : at + shape.size - 4])

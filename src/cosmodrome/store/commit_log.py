@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import struct
+import threading
 import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-from cosmodrome.errors import MessageIllegal, ProtocolError
+from cosmodrome.errors import MessageIllegal, ProtocolError, ServiceNotAvailable
 from cosmodrome.store.mapped_file import MappedFile, list_files, sync_directory
 from cosmodrome.wire.record import BLANK_MAGIC, CRC_MASK, RecordHead, head_at, magic_at
 
 log = logging.getLogger(__name__)
 
-_BLANK = struct.Struct(">iI")  # bytes left in the file | magic
-BLANK_SIZE = _BLANK.size
+BLANK = struct.Struct(">iI")  # bytes left in the file | magic
+BLANK_SIZE = BLANK.size
 PREPARE_BYTES = 64 * 1024
+MAX_ROLL_SECONDS = 5  # how long an append waits for a file that is being made
 
 Visit = Callable[[RecordHead], None]
 
@@ -37,6 +40,10 @@ class CommitLog:
         for file in self.files:
             file.open()
             file.position = file_size
+        self._next: MappedFile | None = None  # made ahead, behind the last of `files`
+        self._making = threading.Lock()  # held while a file is made, ahead or in place
+        self._closed = False
+        self.on_roll: Callable[[], None] = _nothing
         self.end = self.files[-1].end if self.files else 0
         self.room = 0  # the size of the largest record that the last file still takes
         self.last = -1  # where the last record begins, if it is known
@@ -68,21 +75,63 @@ class CommitLog:
         return offset
 
     def roll(self, size: int) -> None:
-        """Begin the next file, for something of `size` bytes that the last has no room for."""
+        """Begin the next file, for something of `size` bytes that the last has no room for.
+
+        ServiceNotAvailable when there can be no next file; then nothing has changed: smaller ones may still fit.
+        """
         if size + BLANK_SIZE > self._file_size:
             raise MessageIllegal(f"{size} bytes do not fit into a commit log file of {self._file_size} bytes")
-        if self.files:
-            self._append_blank(self.files[-1])
-        file = MappedFile.create(self._directory, self.end, self._file_size)
-        file.write_from(0)
-        self.files.append(file)
+        if not self._making.acquire(timeout=MAX_ROLL_SECONDS):
+            raise _no_next_file(f"it was not made within {MAX_ROLL_SECONDS} s")
+        try:
+            file = self._next = self._next or self._make()
+            if self.files:
+                self._append_blank(self.files[-1])
+            file.write_from(0)
+            self.files.append(file)
+            self._next = None
+        finally:
+            self._making.release()
         self.room = file.size - BLANK_SIZE
+        self.on_roll()
+
+    @property
+    def _next_start(self) -> int:
+        return self.files[-1].start + self._file_size if self.files else self.end
+
+    def _make(self) -> MappedFile:
+        """Durable, so that a crash leaves no file behind one that is missing."""
+        try:
+            return MappedFile.create(self._directory, self._next_start, self._file_size, durable=True)
+        except OSError as error:
+            if error.errno == errno.EIO:  # the disk is broken, not only full or in use
+                raise
+            raise _no_next_file(str(error)) from error
+
+    def make_next(self) -> None:
+        """Make the file that comes after the last, unless it is there. A thread may do this; fails as `roll` does."""
+        with self._making:
+            if self._next is None and self.files and not self._closed:
+                self._next = self._make()
+
+    def drop_next(self) -> None:
+        """Take away what was made ahead, and make no more."""
+        with self._making:
+            self._closed = True
+            if self._next is not None:
+                self._next.delete()
+                self._next = None
+
+    def take_first(self) -> MappedFile:
+        """Forget the oldest file, which is not the only one; whoever takes it deletes it."""
+        assert len(self.files) > 1, "the last file is never deleted"
+        return self.files.pop(0)
 
     def _append_blank(self, file: MappedFile) -> None:
         position = file.position
         if position < file.size:
             file.prepare(position + BLANK_SIZE, 1)
-            _BLANK.pack_into(file.view, position, file.size - position, BLANK_MAGIC)
+            BLANK.pack_into(file.view, position, file.size - position, BLANK_MAGIC)
         file.position = file.size
         self.end = file.end
 
@@ -135,8 +184,7 @@ class CommitLog:
         for file in reversed(later):
             cut += _used(file)
             self._remove(file)
-        if later:
-            sync_directory(self._directory)
+            sync_directory(self._directory)  # one after the other: a crash in between leaves no hole
         if self.files:
             file = self.files[-1]
             file.write_from(end - file.start)
@@ -160,9 +208,28 @@ class CommitLog:
         else:
             file.delete()
 
-    def close(self) -> None:
+    def sync(self) -> None:
+        """Return once all files and their names are on disk."""
         for file in self.files:
+            file.sync()
+        sync_directory(self._directory)
+
+    def write_again(self, begin: int) -> None:
+        """Let the next sync bring everything from `begin` on onto the disk, even what the system believes is there."""
+        for file in self.files_between(begin, self.end):
+            file.write_again()
+
+    def close(self) -> None:
+        for file in (*self.files, *filter(None, [self._next])):
             file.close()
+
+
+def _nothing() -> None:
+    pass
+
+
+def _no_next_file(reason: str) -> ServiceNotAvailable:
+    return ServiceNotAvailable(f"service not available now: create mapped file failed: {reason}")
 
 
 def _used(file: MappedFile) -> int:
@@ -177,7 +244,7 @@ def _scan_file(file: MappedFile, position: int, limit: int, visit: Visit, *, ver
             head = head_at(view, position, limit)
         except ProtocolError:
             return file.size if _is_blank(file, position) else position
-        if head.physical_offset != file.start + position or (verify and not _is_complete(view, head)):
+        if head.physical_offset != file.start + position or (verify and not is_complete(view, head)):
             return position
         visit(head)
         position += head.size
@@ -191,7 +258,7 @@ def _is_blank(file: MappedFile, position: int) -> bool:
         return False
 
 
-def _is_complete(view: memoryview, head: RecordHead) -> bool:
+def is_complete(view: memoryview, head: RecordHead) -> bool:
     """Whether a record with fitting sizes was written to its end. Unwritten bytes are zero, and neither a topic nor
     properties end so; only the body has a checksum."""
     if "\0" in head.topic or head.properties.endswith("\0"):

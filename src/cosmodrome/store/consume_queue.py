@@ -7,18 +7,32 @@ import os
 import shutil
 import struct
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import lru_cache, partial
 from itertools import chain
+from operator import sub
 from pathlib import Path
+from typing import TypeVar
 
 from cosmodrome.errors import InvalidParameter
 from cosmodrome.model import check_topic
 from cosmodrome.store.commit_log import CommitLog
-from cosmodrome.store.mapped_file import MappedFile, list_files, sync_directory, sync_path
+from cosmodrome.store.mapped_file import (
+    MappedFile,
+    list_files,
+    log_file_names,
+    remove_unsure_files,
+    sync_directory,
+    sync_path,
+    written_end,
+)
 from cosmodrome.store.open_files import OpenFiles
 
 ENTRY = struct.Struct(">qiq")
 ENTRY_SIZE = ENTRY.size
+_pack_entry = ENTRY.pack
 # What fills a queue whose first message is not its message 0: no record is that large, so none is ever found.
 FILLER_SIZE = 0x7FFFFFFF
 _FILLER = ENTRY.pack(0, FILLER_SIZE, 0)
@@ -26,7 +40,10 @@ _FILLER = ENTRY.pack(0, FILLER_SIZE, 0)
 PREPARE_BYTES = 4096
 _CHUNK_BYTES = 200 * ENTRY_SIZE
 _MANY_FILES = 64
+_THREADS = 16  # that wait for the disk at once, when many files are to be read or synced
 
+T = TypeVar("T")
+QueueKey = tuple[str, int]  # topic, queue id
 Entry = tuple[int, int, int]  # physical offset, size, tags code
 Holds = Callable[[int, int, int], bool]  # does the record at (physical offset, size) have this queue offset?
 
@@ -48,6 +65,7 @@ class ConsumeQueue:
         "_files",
         "_open_files",
         "fillers",
+        "log_start",
         "max_offset",
         "min_offset",
         "next_offset",
@@ -69,6 +87,7 @@ class ConsumeQueue:
         self.topic_bytes = topic.encode()
         self.queue_id = queue_id
         self.min_offset = self.max_offset = self.next_offset = 0
+        self.log_start = 0  # what `min_offset` was last corrected for
         self.fillers = 0  # entries made up since the queue was opened, because the log does not have their messages
         self._directory = directory
         self._file_size = file_size
@@ -82,20 +101,38 @@ class ConsumeQueue:
         """Enter the message with this queue offset. The log is right: entering it again changes nothing, and of two
         messages with one offset the later counts (its topic was deleted and made anew)."""
         if queue_offset != self.max_offset and not self._go_to(queue_offset, physical_offset):
+            self._mend(queue_offset, (physical_offset, size, tags_code))
             return
         file = self._files[-1] if self._files else self._begin(queue_offset)
         if file.position == file.size:
             file = self._create(file.start + file.size)
-        data = file.map
-        if data is None:
-            data = self._open_files.open(file)
+        self._write(file, _pack_entry(physical_offset, size, tags_code))
+        self.max_offset = queue_offset + 1
+
+    def put_batch(self, queue_offset: int, bounds: Sequence[int], tags_codes: Sequence[int]) -> None:
+        """Enter messages that lie side by side, from `queue_offset` on; message i is [bounds[i], bounds[i + 1])."""
+        count = len(tags_codes)
+        sizes = list(map(sub, bounds[1:], bounds))
+        file = self._files[-1] if self._files else None
+        if file and queue_offset == self.max_offset and file.size - file.position >= count * ENTRY_SIZE:
+            self._write(file, b"".join(map(_pack_entry, bounds, sizes, tags_codes)))
+            self.max_offset = queue_offset + count
+        else:
+            for number in range(count):
+                self.put(queue_offset + number, bounds[number], sizes[number], tags_codes[number])
+
+    def _write(self, file: MappedFile, data: bytes) -> None:
+        """Put entries behind the last one of a file that has room for them."""
+        mapped = file.map
+        if mapped is None:
+            mapped = self._open_files.open(file)
         file.used = True
         position = file.position
-        if position == file.prepared:
-            file.prepare(position + ENTRY_SIZE, PREPARE_BYTES)
-        ENTRY.pack_into(data, position, physical_offset, size, tags_code)
-        file.position = position + ENTRY_SIZE
-        self.max_offset = queue_offset + 1
+        end = position + len(data)
+        if end > file.prepared:
+            file.prepare(end, PREPARE_BYTES)
+        mapped[position:end] = data
+        file.position = end
         if not file.dirty:
             self._mark(file)
 
@@ -112,6 +149,18 @@ class ConsumeQueue:
         elif self._files:
             self._fill(queue_offset)
         return True
+
+    def _mend(self, queue_offset: int, entry: Entry) -> None:
+        """Write the rest of an entry of which a killed process may have written only a part."""
+        if queue_offset * ENTRY_SIZE < self._files[0].start:
+            return
+        found = self.entry(queue_offset)
+        if found == entry or (found[0] != entry[0] and found[1] > 0):
+            return
+        file, position = self._locate(queue_offset)
+        ENTRY.pack_into(file.map or self._open_files.open(file), position, *entry)
+        if not file.dirty:
+            self._mark(file)
 
     def _begin(self, queue_offset: int) -> MappedFile:
         """The first file of a queue whose first entry is to be that of `queue_offset`."""
@@ -130,15 +179,9 @@ class ConsumeQueue:
             if file.position == file.size:
                 file = self._create(file.start + file.size)
             count = min(queue_offset - self.max_offset, (file.size - file.position) // ENTRY_SIZE)
-            data = file.map or self._open_files.open(file)
-            end = file.position + count * ENTRY_SIZE
-            file.prepare(end, PREPARE_BYTES)
-            data[file.position : end] = _FILLER * count
-            file.position = end
+            self._write(file, _FILLER * count)
             self.max_offset += count
             self.fillers += count
-            if not file.dirty:
-                self._mark(file)
 
     def _create(self, start: int) -> MappedFile:
         file = MappedFile.create(self._directory, start, self._file_size)
@@ -165,6 +208,20 @@ class ConsumeQueue:
             data = self._open_files.open(file)
         file.used = True
         return ENTRY.iter_unpack(data[position : min(position + count * ENTRY_SIZE, file.position)])
+
+    def places(self, queue_offset: int, count: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+        """Physical offsets and sizes of the next `count` messages; None unless one file has all their entries."""
+        if not self._files or queue_offset * ENTRY_SIZE < self._files[0].start:
+            return None
+        file, position = self._locate(queue_offset)
+        if position + count * ENTRY_SIZE > file.position:
+            return None
+        data = file.map
+        if data is None:
+            data = self._open_files.open(file)
+        file.used = True
+        numbers = _places(count).unpack_from(data, position)
+        return numbers[::2], numbers[1::2]
 
     def _locate(self, queue_offset: int) -> tuple[MappedFile, int]:
         index, position = divmod(queue_offset * ENTRY_SIZE - self._files[0].start, self._file_size)
@@ -193,7 +250,7 @@ class ConsumeQueue:
 
     def _used_entries(self, file: MappedFile) -> int:
         data = file.map or self._open_files.open(file)
-        positions = range(0, file.size, ENTRY_SIZE)
+        positions = range(0, file.written_end() - ENTRY_SIZE + 1, ENTRY_SIZE)
         return bisect_left(positions, True, key=lambda position: ENTRY.unpack_from(data, position)[1] <= 0)
 
     def _is_sound(self, queue_offset: int, log_start: int, holds: Holds) -> bool:
@@ -234,16 +291,65 @@ class ConsumeQueue:
     def _delete(self, file: MappedFile) -> None:
         self._open_files.forget(file)
         file.delete()
+        self._distrust(file)  # until its folder is synced, a crash may bring it back
+
+    def distrust(self, physical_offset: int) -> None:
+        """Have those files synced that hold entries at or behind `physical_offset`, whoever wrote them."""
+        for file in reversed(self._files):
+            if physical_offset <= self.log_start:
+                self._distrust(file)  # no need to open it
+                continue
+            end = min(self.max_offset, (file.start + file.size) // ENTRY_SIZE)
+            if end * ENTRY_SIZE > file.start and 0 <= self._physical_offset(end - 1) < physical_offset:
+                break
+            self._distrust(file)
+
+    def _distrust(self, file: MappedFile) -> None:
+        file.is_new = True
+        if not file.dirty:
+            self._mark(file)
 
     def correct_min(self, log_start: int) -> None:
         """Let `min_offset` be the first entry whose record is still in the log."""
-        first = self._files[0].start // ENTRY_SIZE if self._files else 0
-        offsets = range(first, self.max_offset)
-        self.min_offset = first + bisect_left(offsets, log_start, key=self._physical_offset)
+        first = self._first_entered()
+        self.min_offset = first + bisect_left(range(first, self.max_offset), log_start, key=self._physical_offset)
+        self.log_start = log_start
+
+    def take_expired(self, log_start: int) -> list[MappedFile]:
+        """Forget the files whose messages are all gone, but never the last: it tells where the queue goes on.
+
+        They are closed; whoever takes them deletes them, in this order.
+        """
+        expired: list[MappedFile] = []
+        while len(self._files) > 1 and self._physical_offset(self._files[1].start // ENTRY_SIZE - 1) < log_start:
+            file = self._files.pop(0)
+            self._open_files.forget(file)
+            expired.append(file)
+        if expired:
+            self.correct_min(log_start)
+        return expired
+
+    def _first_entered(self) -> int:
+        """The first offset whose entry is no filler; `max_offset` if there is none."""
+        offset = self._files[0].start // ENTRY_SIZE if self._files else 0
+        while offset < self.max_offset:
+            for _, size, _ in self.entries(offset, self.max_offset - offset) or ():
+                if size != FILLER_SIZE:
+                    return offset
+                offset += 1
+        return self.max_offset
 
     def _physical_offset(self, queue_offset: int) -> int:
-        physical_offset, size, _ = self.entry(queue_offset)
-        return -1 if size == FILLER_SIZE else physical_offset
+        """For a filler, that of the entry before it, so the numbers never fall and can be searched by halving.
+
+        -1 when nothing but fillers is left before it.
+        """
+        first = self._files[0].start // ENTRY_SIZE
+        for offset in range(queue_offset, first - 1, -1):
+            physical_offset, size, _ = self.entry(offset)
+            if size != FILLER_SIZE:
+                return physical_offset
+        return -1
 
     @property
     def last_physical_end(self) -> int:
@@ -272,17 +378,29 @@ def _sound_entries(data: mmap.mmap, physical_end: int) -> int:
     return sound
 
 
+@lru_cache(maxsize=64)
+def _places(count: int) -> struct.Struct:
+    """So many entries without their tag hashes."""
+    return struct.Struct(">" + "qi8x" * count)
+
+
 class ConsumeQueues:
     """Every queue of a store. A queue is looked at when it is first asked for, and its files are opened on demand."""
 
-    def __init__(self, root: Path, file_size: int, open_files: OpenFiles, log: CommitLog) -> None:
+    def __init__(
+        self, root: Path, file_size: int, open_files: OpenFiles, log: CommitLog, *, after_crash: bool = False
+    ) -> None:
         self._root = root
         self._file_size = -(-file_size // ENTRY_SIZE) * ENTRY_SIZE
         self._open_files = open_files
         self._log = log
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._dirty: list[MappedFile] = []
+        self._log_start = log.start
         self._names = _queue_names(root)
+        if after_crash:
+            for path in [self._path(topic, queue_id) for topic, ids in self._names.items() for queue_id in ids]:
+                remove_unsure_files(path, self._file_size)
         self._check_file_size()
 
     def _check_file_size(self) -> None:
@@ -307,6 +425,8 @@ class ConsumeQueues:
         if queue is None and queue_id in self._names.get(topic, ()):
             queue = self._open(topic, queue_id)
             queue.load(self._log.start, self._holds(topic, queue_id))
+        elif queue is not None and queue.log_start < self._log_start:
+            queue.correct_min(self._log_start)
         return queue
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
@@ -326,7 +446,7 @@ class ConsumeQueues:
     def _path(self, topic: str, queue_id: int) -> Path:
         if queue_id < 0:
             raise InvalidParameter(f"{topic} has no queue {queue_id}")
-        return self._root / check_topic(topic) / str(queue_id)
+        return self._root / f"{check_topic(topic)}/{queue_id}"
 
     def _holds(self, topic: str, queue_id: int) -> Holds:
         def holds(physical_offset: int, size: int, queue_offset: int) -> bool:
@@ -339,26 +459,48 @@ class ConsumeQueues:
 
     def cut_back(self, physical_offset: int) -> None:
         """Drop, in every queue on disk, what is damaged or points at or behind `physical_offset`."""
-        for topic in self.topics():
-            for queue_id in self.ids(topic):
-                queue = self._queues.get((topic, queue_id)) or self._open(topic, queue_id)
-                queue.cut_back(physical_offset)
-                queue.correct_min(self._log.start)
+        for topic, queue_id in self._keys():
+            queue = self._queues.get((topic, queue_id)) or self._open(topic, queue_id)
+            queue.cut_back(physical_offset)
+            queue.correct_min(self._log.start)
 
-    def dispatched_end(self) -> int:
-        """Where the last record that is in a queue ends, if what the queues say can be believed."""
-        queues = [self.queue(topic, queue_id) for topic in self.topics() for queue_id in self.ids(topic)]
-        return max((queue.last_physical_end for queue in queues), default=0)
+    def claimed_ends(self) -> dict[QueueKey, int | None]:
+        """Where the last record ends that is in each queue, if what the queues say can be believed; None: unknown."""
+        keys = self._keys()
+        return dict(zip(keys, in_threads(_claimed_end, [str(self._path(*key)) for key in keys]), strict=True))
+
+    def _keys(self) -> list[QueueKey]:
+        return [(topic, queue_id) for topic in self.topics() for queue_id in self.ids(topic)]
+
+    def distrust(self, physical_offset: int) -> None:
+        """Have everything synced that speaks of records at or behind `physical_offset`, whoever wrote it."""
+        for queue in self._queues.values():
+            queue.distrust(physical_offset)
 
     def settle(self) -> None:
         """What was entered by a scan is all there is: the next messages come behind it."""
         for queue in self._queues.values():
             queue.next_offset = queue.max_offset
-            queue.correct_min(self._log.start)
+            if queue.fillers or queue.log_start != self._log.start:
+                queue.correct_min(self._log.start)
 
     @property
     def fillers(self) -> int:
         return sum(queue.fillers for queue in self._queues.values())
+
+    def log_moved(self) -> None:
+        """The log begins later than it did; each queue finds its own beginning again when it is next asked for."""
+        self._log_start = self._log.start
+
+    def take_expired(self, topic: str, queue_id: int, log_start: int) -> list[MappedFile]:
+        """The files of one queue whose messages are all gone; whoever takes them deletes them, in this order."""
+        if (topic, queue_id) not in self._queues and not self._has_several_files(topic, queue_id):
+            return []
+        queue = self.find(topic, queue_id)
+        return queue.take_expired(log_start) if queue is not None else []
+
+    def _has_several_files(self, topic: str, queue_id: int) -> bool:
+        return len(log_file_names(self._path(topic, queue_id))) > 1
 
     def delete_topic(self, topic: str) -> None:
         """Forget the topic's queues and remove their files; its messages stay in the log until it is cleaned."""
@@ -368,6 +510,18 @@ class ConsumeQueues:
                 queue.close()
         if self._names.pop(topic, None):
             shutil.rmtree(self._root / check_topic(topic), ignore_errors=True)
+
+    def delete_older(self, topic: str, physical_offset: int) -> None:
+        """Remove those queues of the topic that hold nothing at or behind `physical_offset`."""
+        for queue_id in self.ids(topic):
+            queue = self.queue(topic, queue_id)
+            if queue.last_physical_end <= physical_offset:
+                queue.close()
+                del self._queues[topic, queue_id]
+                self._names[topic].remove(queue_id)
+                shutil.rmtree(self._path(topic, queue_id), ignore_errors=True)
+        if not self._names.get(topic, True):
+            del self._names[topic]
 
     def take_dirty(self) -> list[MappedFile]:
         """The files written since the last time; whoever takes them syncs them."""
@@ -380,19 +534,52 @@ class ConsumeQueues:
         self._open_files.close()
 
 
+def _claimed_end(directory: str) -> int | None:
+    """Where the last record of a queue ends. Nothing is mapped, for this is done with all queues of a store."""
+    for name in reversed(log_file_names(directory)):
+        fd = os.open(f"{directory}/{name}", os.O_RDONLY)
+        try:
+            written = range(0, written_end(fd) - ENTRY_SIZE + 1, ENTRY_SIZE)
+            used = bisect_left(written, True, key=partial(_is_unused, fd))
+            if used:
+                physical_offset, size, _ = ENTRY.unpack(os.pread(fd, ENTRY_SIZE, written[used - 1]))
+                return None if size == FILLER_SIZE else physical_offset + size
+        finally:
+            os.close(fd)
+    return None
+
+
+def _is_unused(fd: int, position: int) -> bool:
+    size: int = ENTRY.unpack(os.pread(fd, ENTRY_SIZE, position))[1]
+    return size <= 0
+
+
+def in_threads(work: Callable[[str], T], paths: Sequence[str]) -> list[T]:
+    """The results of `work`, which mostly waits for the disk; with many paths, of several at a time."""
+    if len(paths) <= _MANY_FILES:
+        return [work(path) for path in paths]
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="store-queues") as threads:
+        chunks = [paths[at : at + _MANY_FILES] for at in range(0, len(paths), _MANY_FILES)]
+        return list(chain.from_iterable(threads.map(lambda chunk: [work(path) for path in chunk], chunks)))
+
+
 def sync_queue_files(files: list[MappedFile]) -> None:
     """Return once the files are on disk, and the folders of new ones too. OSError if any could not be written."""
     if len(files) > _MANY_FILES:
         os.sync()  # one pass instead of a journal commit for each; what went wrong still shows below
-    folders: set[Path] = set()
-    for file in files:
-        sync_path(file.path)
-        if file.is_new:
-            folders.update(file.path.parents[:3])  # the queue's, the topic's, and the one of all topics
-            file.is_new = False
-    for folder in folders:
-        if folder.is_dir():  # its topic may have been deleted meanwhile
-            sync_directory(folder)
+    in_threads(sync_path, [str(file.path) for file in files])
+    new = [file for file in files if file.is_new]
+    folders = {os.path.dirname(file.path) for file in new}  # the queue's, the topic's, and the one of all topics
+    for _ in range(2):
+        folders |= {os.path.dirname(folder) for folder in folders}
+    in_threads(_sync_folder, sorted(folders))
+    for file in new:
+        file.is_new = False
+
+
+def _sync_folder(folder: str) -> None:
+    with suppress(FileNotFoundError):  # its topic was deleted meanwhile
+        sync_directory(folder)
 
 
 def _queue_names(root: Path) -> dict[str, set[int]]:

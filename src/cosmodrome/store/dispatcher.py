@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import count
 
-from cosmodrome.model import Property
+from cosmodrome.config import DEFAULT_DELAY_LEVELS, parse_delays
+from cosmodrome.model import SCHEDULE_TOPIC, Property
 from cosmodrome.store.consume_queue import ConsumeQueue, ConsumeQueues, is_topic
-from cosmodrome.store.index_file import Index
+from cosmodrome.store.index_file import Index, Key
 from cosmodrome.wire.java import java_hash
 from cosmodrome.wire.properties import find
 from cosmodrome.wire.record import RecordHead, SysFlag
 
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
-DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-_UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_DELAYS_MS = tuple(int(level[:-1]) * _UNIT_MS[level[-1]] for level in DELAY_LEVELS.split())
+# A tag hash is a 32-bit number; anything below is the address of a filter that Apache keeps elsewhere.
+LOWEST_TAG_HASH = -(2**31)
+DEFAULT_DELAYS_MS = parse_delays(DEFAULT_DELAY_LEVELS)
 _UNKNOWN_DELAY_MS = 1_000
 
 _CACHED_TAGS = 4096
@@ -35,9 +35,13 @@ class Dispatcher:
     a record twice changes nothing. `end` is how far the log is dispatched; `timestamp` is its last record's.
     """
 
-    def __init__(self, queues: ConsumeQueues, index: Index | None) -> None:
+    def __init__(
+        self, queues: ConsumeQueues, index: Index | None, delays_ms: Sequence[int] = DEFAULT_DELAYS_MS
+    ) -> None:
         self._queues = queues
         self._index = index
+        self._delays_ms = delays_ms
+        self.deleted: Mapping[str, int] = {}  # topic → records below this offset are in no queue any more
         self.on_arrival: Arrival | None = None
         self.end = 0
         self.timestamp = 0
@@ -52,9 +56,23 @@ class Dispatcher:
         store_timestamp: int,
         properties: str,
     ) -> None:
-        """Enter one record."""
-        self._enter(queue, queue_offset, physical_offset, size, sys_flag & _TRANSACTION, store_timestamp, properties)
-        self._finish(physical_offset + size, store_timestamp)
+        """Enter one record. A half message of old kind (PREPARED) is in no queue, a ROLLBACK nowhere.
+
+        The index comes first: after a kill, what is in its queue is taken to be in the index too.
+        """
+        transaction = sys_flag & _TRANSACTION
+        index = self._index
+        if index is not None and _KEY in properties and transaction != _ROLLBACK and physical_offset >= index.indexed:
+            keys = _keys(properties, physical_offset)
+            if keys:
+                index.put(queue.topic, keys, store_timestamp)
+        if transaction in _QUEUED:
+            tags_code = _tags_code(queue.topic, properties, store_timestamp, self._delays_ms)
+            queue.put(queue_offset, physical_offset, size, tags_code)
+            if self.on_arrival is not None:
+                self.on_arrival(queue.topic, queue.queue_id, queue_offset + 1, tags_code)
+        self.end = physical_offset + size
+        self.timestamp = store_timestamp
 
     def dispatch_batch(
         self,
@@ -63,54 +81,29 @@ class Dispatcher:
         bounds: Sequence[int],
         sys_flag: int,
         store_timestamp: int,
-        properties: Iterable[str],
+        properties: Sequence[str],
     ) -> None:
         """Enter records that lie side by side, from `queue_offset` on; record i is [bounds[i], bounds[i + 1])."""
         transaction = sys_flag & _TRANSACTION
-        for (begin, end), raw in zip(pairwise(bounds), properties, strict=True):
-            self._enter(queue, queue_offset, begin, end - begin, transaction, store_timestamp, raw)
-            queue_offset += 1
-        self._finish(bounds[-1], store_timestamp)
-
-    def _enter(
-        self,
-        queue: ConsumeQueue,
-        queue_offset: int,
-        physical_offset: int,
-        size: int,
-        transaction: int,
-        store_timestamp: int,
-        properties: str,
-    ) -> None:
-        """Into the index and the queue. A half message of old kind (PREPARED) is in no queue, a ROLLBACK nowhere."""
-        topic = queue.topic
-        index = self._index
-        if index is not None and transaction != _ROLLBACK and physical_offset >= index.indexed:
-            unique = find(properties, "UNIQ_KEY")
-            keys = [unique] if unique is not None else []
-            named = find(properties, "KEYS")
-            if named is not None:
-                keys += filter(None, named.split(" "))
+        if self._index is not None and transaction != _ROLLBACK:
+            places = zip(properties, bounds, strict=False)
+            keys = [key for raw, offset in places if _KEY in raw for key in _keys(raw, offset)]
             if keys:
-                index.put(topic, keys, physical_offset, store_timestamp)
-        if transaction not in _QUEUED:
-            return
-        tags = find(properties, "TAGS")
-        tags_code = _tag_hash(tags) if tags is not None else 0
-        if topic == SCHEDULE_TOPIC:
-            tags_code = _due_time(properties, store_timestamp, tags_code)
-        queue.put(queue_offset, physical_offset, size, tags_code)
-        if self.on_arrival is not None:
-            self.on_arrival(topic, queue.queue_id, queue_offset + 1, tags_code)
-
-    def _finish(self, end: int, store_timestamp: int) -> None:
-        if self._index is not None:
-            self._index.save_header()
-        self.end = end
+                self._index.put(queue.topic, keys, store_timestamp)
+        if transaction in _QUEUED:
+            codes = [_tags_code(queue.topic, raw, store_timestamp, self._delays_ms) for raw in properties]
+            queue.put_batch(queue_offset, bounds, codes)
+            if self.on_arrival is not None:  # once for each code: of its messages the last tells enough
+                for tags_code, next_offset in dict(zip(codes, count(queue_offset + 1), strict=False)).items():
+                    self.on_arrival(queue.topic, queue.queue_id, next_offset, tags_code)
+        self.end = bounds[-1]
         self.timestamp = store_timestamp
 
     def dispatch_record(self, head: RecordHead) -> None:
         """Enter a record that a scan found. One whose topic or queue could never be a folder is left out."""
+        if head.physical_offset < self.deleted.get(head.topic, 0):
+            self._dispatch_keys(head)
+            return
         queue = self._queues.find(head.topic, head.queue_id)
         if queue is None:
             if head.queue_id < 0 or not is_topic(head.topic):
@@ -126,16 +119,45 @@ class Dispatcher:
             head.properties,
         )
 
+    def _dispatch_keys(self, head: RecordHead) -> None:
+        """A record of a deleted topic is in no queue, but can be found by its keys as before."""
+        index = self._index
+        if index is not None and head.sys_flag & _TRANSACTION != _ROLLBACK and head.physical_offset >= index.indexed:
+            keys = _keys(head.properties, head.physical_offset)
+            if keys:
+                index.put(head.topic, keys, head.store_timestamp)
+        self.end = head.physical_offset + head.size
+        self.timestamp = head.store_timestamp
+
+
+_KEY = "KEY"  # a part of both names below: most properties without a key need but one look
+
+
+def _keys(properties: str, offset: int) -> list[Key]:
+    """What the message at `offset` can be found by: its unique id and its keys."""
+    unique = find(properties, "UNIQ_KEY")
+    keys = [] if unique is None else [(unique, offset)]
+    named = find(properties, "KEYS")
+    if named is not None:
+        keys += [(key, offset) for key in named.split(" ") if key]
+    return keys
+
+
+def _tags_code(topic: str, properties: str, store_timestamp: int, delays_ms: Sequence[int]) -> int:
+    tags = find(properties, "TAGS")
+    tags_code = 0 if tags is None else _tag_hash(tags)
+    return tags_code if topic != SCHEDULE_TOPIC else _due_time(properties, store_timestamp, tags_code, delays_ms)
+
 
 _tag_hash = lru_cache(maxsize=_CACHED_TAGS)(java_hash)
 
 
-def _due_time(properties: str, store_timestamp: int, tags_code: int) -> int:
+def _due_time(properties: str, store_timestamp: int, tags_code: int, delays_ms: Sequence[int]) -> int:
     """What the queue entry of a delayed message says instead of its tag: when it is due."""
     level = find(properties, Property.DELAY)
-    return tags_code if level is None else store_timestamp + _delay_ms(level)
+    return tags_code if level is None else store_timestamp + _delay_ms(level, delays_ms)
 
 
-def _delay_ms(level: str) -> int:
+def _delay_ms(level: str, delays_ms: Sequence[int]) -> int:
     number = int(level) if level.isascii() and level.isdigit() else 0
-    return _DELAYS_MS[min(number, len(_DELAYS_MS)) - 1] if number > 0 else _UNKNOWN_DELAY_MS
+    return delays_ms[min(number, len(delays_ms)) - 1] if number > 0 else _UNKNOWN_DELAY_MS

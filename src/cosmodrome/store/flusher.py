@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from cosmodrome.clock import Clock
+from cosmodrome.clock import Clock, sleep_unless
 from cosmodrome.config import FlushDiskType, StoreConfig
 from cosmodrome.errors import ServiceNotAvailable
 from cosmodrome.store.commit_log import CommitLog
 from cosmodrome.store.mapped_file import MappedFile
 from cosmodrome.store.message import Durability
 
-CHECKPOINT_INTERVAL_MS = 60_000
+PAGE_BYTES = 4096  # what `flushCommitLogLeastPages` counts in, whatever the machine's pages are
 
 Work = Callable[[], None]
 
@@ -21,9 +21,10 @@ Work = Callable[[], None]
 class Flusher:
     """Group commit: every append that waits shares the next fdatasync.
 
-    With SYNC_FLUSH a flush follows each append as soon as the one before is done; with ASYNC_FLUSH one comes every
-    `flushIntervalCommitLog`. `flushed` is the offset up to which the log is on disk. After a failed sync nobody knows
-    what is on disk: nothing is flushed, and nothing called durable, ever again.
+    With SYNC_FLUSH a flush follows each append as soon as the one before is done. With ASYNC_FLUSH one is due every
+    `flushIntervalCommitLog`; a few pages wait for more to come, but not for long. `flushed` is the offset up to which
+    the log is on disk. After a failed sync nobody knows what is on disk: nothing is flushed, and nothing called
+    durable, ever again.
     """
 
     def __init__(
@@ -39,6 +40,9 @@ class Flusher:
         self._log = commit_log
         self._clock = clock
         self._interval_ms = config.flush_interval_commit_log
+        self._least_bytes = config.flush_commit_log_least_pages * PAGE_BYTES
+        self._thorough_ms = config.flush_commit_log_thorough_interval
+        self._checkpoint_interval_ms = config.flush_consume_queue_thorough_interval
         self._timeout_seconds = config.sync_flush_timeout / 1000
         self._on_flushed = on_flushed
         self._on_failed = on_failed
@@ -46,13 +50,20 @@ class Flusher:
         self.group_commit = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self.flushed = commit_log.end
         self.failure: str | None = None
-        self._checkpoint_ms = clock.now_ms()
+        self._flushed_ms = self._checkpoint_ms = clock.now_ms()
+        self._wanted = 0
         self._waiting: list[tuple[int, asyncio.Future[Durability]]] = []
+        self.waiters = 0
         self._wake = asyncio.Event()
         self._stopping = False
 
     def wake(self) -> None:
         """There is something to flush, now."""
+        self._wake.set()
+
+    def want(self, end: int) -> None:
+        """Something waits for the log to be on disk up to `end`: even a few pages are worth a flush."""
+        self._wanted = end
         self._wake.set()
 
     async def durable(self, end: int, *, wait: bool = True) -> Durability:
@@ -68,9 +79,11 @@ class Flusher:
         waiter: asyncio.Future[Durability] = loop.create_future()
         timer = loop.call_later(self._timeout_seconds, _expire, waiter)
         self._waiting.append((end, waiter))
+        self.waiters += 1
         try:
             return await waiter
         finally:
+            self.waiters -= 1
             timer.cancel()
 
     async def run(self) -> None:
@@ -86,12 +99,7 @@ class Flusher:
         if self.group_commit:
             await self._wake.wait()
             return
-        pauses = [asyncio.ensure_future(self._wake.wait()), asyncio.ensure_future(self._clock.sleep(self._interval_ms))]
-        try:
-            await asyncio.wait(pauses, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for pause in pauses:
-                pause.cancel()
+        await sleep_unless(self._wake, self._clock, self._interval_ms)
 
     async def _flush(self, thread: ThreadPoolExecutor) -> None:
         """Sync what was appended so far, and let go those who wait for it."""
@@ -115,17 +123,25 @@ class Flusher:
         loop = asyncio.get_running_loop()
         end, timestamp = self._log.end, self._log.last_timestamp
         checkpoint = self._checkpoint_if_due()
-        if end > self.flushed:
+        if end > self.flushed and (checkpoint is not None or self._is_worth_it(end)):
             await loop.run_in_executor(thread, sync_files, self._log.files_between(self.flushed, end))
             self.flushed = end
+            self._flushed_ms = self._clock.now_ms()
             self._on_flushed(end, timestamp)
         if checkpoint is not None:
             await loop.run_in_executor(thread, checkpoint)
 
+    def _is_worth_it(self, end: int) -> bool:
+        if self.group_commit or self._stopping or self.flushed < self._wanted:
+            return True
+        if end - self.flushed >= self._least_bytes:
+            return True
+        return abs(self._clock.now_ms() - self._flushed_ms) >= self._thorough_ms  # however the clock was set
+
     def _checkpoint_if_due(self) -> Work | None:
         """What to do for a checkpoint. Taken before the log is synced, so that it speaks of nothing behind that."""
         now_ms = self._clock.now_ms()
-        if now_ms - self._checkpoint_ms < CHECKPOINT_INTERVAL_MS:
+        if now_ms - self._checkpoint_ms < self._checkpoint_interval_ms:
             return None
         self._checkpoint_ms = now_ms
         return self._checkpoint()

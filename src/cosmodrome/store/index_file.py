@@ -6,6 +6,7 @@ import mmap
 import os
 import struct
 import time
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -14,19 +15,25 @@ from cosmodrome.errors import StoreError
 from cosmodrome.store.mapped_file import sync_directory, sync_path, wrong_size
 from cosmodrome.wire.java import java_hash
 
-_HEADER = struct.Struct(">qqqqii")
+HEADER = struct.Struct(">qqqqii")
 _SLOT = struct.Struct(">i")
-_ENTRY = struct.Struct(">iqii")  # key hash | log offset | seconds since the file's first message | entry before
-HEADER_SIZE = _HEADER.size
+ENTRY = struct.Struct(">iqii")  # key hash | log offset | seconds since the file's first message | entry before
+HEADER_SIZE = HEADER.size
 SLOT_SIZE = _SLOT.size
-ENTRY_SIZE = _ENTRY.size
+ENTRY_SIZE = ENTRY.size
+_COUNTS_AT = 32
+_pack_range, _pack_counts = struct.Struct(">qqqq").pack, struct.Struct(">ii").pack  # the two parts of a header
+_read_slot, _pack_number, _write_entry = _SLOT.unpack_from, _SLOT.pack, ENTRY.pack_into
 
 MAX_RESULTS = 64
 _PREPARE_BYTES = 64 * 1024
-_MAX_UNSAVED = 65_536  # entries; a header is saved after every batch, and no batch has that many keys
-_MAX_SECONDS = 2**31 - 1
+_MAX_UNSAVED = 65_536  # entries between two saves of the header
+_MAX_HASH = 2**31 - 1
+MAX_SECONDS = 2**31 - 1
 _NAME_FORMAT = "%Y%m%d%H%M%S"
 _NAME_DIGITS = 17
+
+Key = tuple[str, int]  # a key and the log offset of its message
 
 
 def file_size(slots: int, entries: int) -> int:
@@ -50,81 +57,88 @@ class IndexFile:
         self._entries_at = HEADER_SIZE + slots * SLOT_SIZE
         self._size = file_size(slots, entries)
         self._map = _map_file(path, self._size)
-        header: tuple[int, ...] = _HEADER.unpack_from(self._map)
+        header: tuple[int, ...] = HEADER.unpack_from(self._map)
         self.begin_timestamp, self.end_timestamp, self.begin_offset, self.end_offset = header[:4]
         self._used_slots, self.count = header[4], max(header[5], 1)
+        self.is_untouched = header[5] == 0
         self._prepared = self._entries_at + self.count * ENTRY_SIZE
-        self._unsaved = False
+        self.is_synced = False  # it is full, and on disk as it is
 
     @property
     def is_full(self) -> bool:
         return self.count >= self._entries
 
+    @property
+    def last_entered(self) -> int:
+        """The message of the last entry; there is one. The header may say more: whoever wrote it was killed halfway."""
+        number = min(self.count, self._entries) - 1
+        offset: int = ENTRY.unpack_from(self._map, self._entries_at + number * ENTRY_SIZE)[1]
+        return offset
+
     def seed(self, timestamp: int, offset: int) -> None:
         """Begin where the file before ended."""
         self.begin_timestamp = self.end_timestamp = timestamp
         self.begin_offset = self.end_offset = offset
-        self._unsaved = True
-        self.save_header()
+        self._save_header()
 
-    def put(self, key_hash: int, offset: int, timestamp: int) -> None:
-        """Enter one key; `save_header` must follow. The file is not full."""
-        number = self.count
+    def put(self, seed: int, keys: list[Key], timestamp: int) -> None:
+        """Enter keys of a topic whose `topic_hash` is `seed`; they fit into the file, and there is at least one.
+
+        One loop over locals: every message comes through here at least once.
+        """
+        data, slots, number, used_slots = self._map, self._slots, self.count, self._used_slots
         entry_at = self._entries_at + number * ENTRY_SIZE
-        if entry_at + ENTRY_SIZE > self._prepared:
-            self._prepare(entry_at + ENTRY_SIZE)
-        slot_at = HEADER_SIZE + key_hash % self._slots * SLOT_SIZE
-        (before,) = _SLOT.unpack_from(self._map, slot_at)
-        if before >= number:
-            before = self._entry_before(before, number)
-        if before <= 0:
-            before = 0
-            self._used_slots += 1
-        seconds = (timestamp - self.begin_timestamp) // 1000 if self.begin_timestamp > 0 else 0
-        if not 0 <= seconds <= _MAX_SECONDS:
-            seconds = 0 if seconds < 0 else _MAX_SECONDS
-        _ENTRY.pack_into(self._map, entry_at, key_hash, offset, seconds, before)
-        _SLOT.pack_into(self._map, slot_at, number)
-        if number == 1:
-            self.begin_timestamp, self.begin_offset = timestamp, offset
+        if entry_at + len(keys) * ENTRY_SIZE > self._prepared:
+            self._prepare(entry_at + len(keys) * ENTRY_SIZE)
+        begin = self.begin_timestamp
+        seconds = (timestamp - begin) // 1000 if 0 < begin < timestamp else 0
+        if seconds > MAX_SECONDS:
+            seconds = MAX_SECONDS
+        for key, offset in keys:
+            key_hash = abs(java_hash(key, seed)) & _MAX_HASH
+            slot_at = HEADER_SIZE + key_hash % slots * SLOT_SIZE
+            (before,) = _read_slot(data, slot_at)
+            if before >= number:
+                before = self._entry_before(before, number)
+            if before <= 0:
+                before = 0
+                used_slots += 1
+            _write_entry(data, entry_at, key_hash, offset, seconds, before)
+            # After its entry, and in one step (pack_into would clear the slot first): whoever is killed here leaves no
+            # chain that leads nowhere.
+            data[slot_at : slot_at + SLOT_SIZE] = _pack_number(number)
+            if number == 1:
+                self.begin_timestamp, self.begin_offset, seconds = timestamp, offset, 0
+            number += 1
+            entry_at += ENTRY_SIZE
+        self.count, self._used_slots = number, used_slots
         self.end_timestamp, self.end_offset = timestamp, offset
-        self.count = number + 1
-        self._unsaved = True
+        self._save_header()
 
     def _entry_before(self, number: int, limit: int) -> int:
         """The newest entry below `limit` of a chain whose head a killed process wrote without saving the header."""
         for _ in range(_MAX_UNSAVED):
             if not limit <= number < self._entries:
                 return number if number < limit else 0
-            number = _ENTRY.unpack_from(self._map, self._entries_at + number * ENTRY_SIZE)[3]
+            number = ENTRY.unpack_from(self._map, self._entries_at + number * ENTRY_SIZE)[3]
         return 0
 
     def _prepare(self, end: int) -> None:
         """Give the entries up to `end`, and some more, their place on disk; OSError when it has no room."""
-        count = min(_PREPARE_BYTES, self._size - self._prepared)
+        count = min(max(end - self._prepared, _PREPARE_BYTES), self._size - self._prepared)
         fd = os.open(self.path, os.O_RDWR)
         try:
             os.posix_fallocate(fd, self._prepared, count)
         finally:
             os.close(fd)
         self._prepared += count
-        assert end <= self._prepared, "entries are smaller than the step"
 
-    def save_header(self) -> None:
-        """Write down what the puts since the last time changed."""
-        if not self._unsaved:
-            return
-        self._unsaved = False
-        _HEADER.pack_into(
-            self._map,
-            0,
-            self.begin_timestamp,
-            self.end_timestamp,
-            self.begin_offset,
-            self.end_offset,
-            self._used_slots,
-            self.count,
+    def _save_header(self) -> None:
+        """The counts last and in one step: they say which entries there are, whatever a kill leaves of the rest."""
+        self._map[:_COUNTS_AT] = _pack_range(
+            self.begin_timestamp, self.end_timestamp, self.begin_offset, self.end_offset
         )
+        self._map[_COUNTS_AT:HEADER_SIZE] = _pack_counts(self._used_slots, self.count)
 
     def overlaps(self, begin_ms: int, end_ms: int) -> bool:
         return self.begin_timestamp <= end_ms and begin_ms <= self.end_timestamp
@@ -132,9 +146,10 @@ class IndexFile:
     def find(self, key_hash: int, begin_ms: int, end_ms: int, limit: int) -> list[int]:
         """Places of up to `limit` messages whose key has this hash, newest first."""
         found: list[int] = []
-        (number,) = _SLOT.unpack_from(self._map, HEADER_SIZE + key_hash % self._slots * SLOT_SIZE)
-        while 0 < number <= self.count and len(found) < limit:
-            entry_hash, offset, seconds, before = _ENTRY.unpack_from(self._map, self._entries_at + number * ENTRY_SIZE)
+        (number,) = _read_slot(self._map, HEADER_SIZE + key_hash % self._slots * SLOT_SIZE)
+        number = self._entry_before(number, self.count)
+        while number > 0 and len(found) < limit:
+            entry_hash, offset, seconds, before = ENTRY.unpack_from(self._map, self._entries_at + number * ENTRY_SIZE)
             time_ms = self.begin_timestamp + seconds * 1000
             # The entry's time lost its milliseconds: a message may be up to a second younger than it says.
             if time_ms + 999 < begin_ms:
@@ -149,7 +164,7 @@ class IndexFile:
     def last_entries_of(self, offset: int) -> int:
         """How many entries at the end belong to the message at `offset`."""
         number = self.count - 1
-        while number > 0 and _ENTRY.unpack_from(self._map, self._entries_at + number * ENTRY_SIZE)[1] == offset:
+        while number > 0 and ENTRY.unpack_from(self._map, self._entries_at + number * ENTRY_SIZE)[1] == offset:
             number -= 1
         return self.count - 1 - number
 
@@ -180,16 +195,16 @@ def _map_file(path: Path, size: int) -> mmap.mmap:
 class Index:
     """The index files, oldest first. Only the last grows."""
 
-    def __init__(self, directory: Path, slots: int, entries: int, clock: Clock) -> None:
+    def __init__(self, directory: Path, slots: int, entries: int, clock: Clock, *, after_crash: bool = False) -> None:
         self._directory = directory
         self._clock = clock
         self._slots = slots
         self._entries = entries
         directory.mkdir(parents=True, exist_ok=True)
-        self._files = [IndexFile(path, slots, entries) for path in _list_index_files(directory)]
-        self._last = self._files[-1] if self._files else None
-        self.indexed = self.last_offset if self._files else -1  # the last message with any key in it
-        self._filled: list[IndexFile] = []
+        self._files = [IndexFile(path, slots, entries) for path in _list_index_files(directory, after_crash)]
+        self._last: IndexFile | None = None
+        self.indexed = -1  # the last message with any key in it
+        self._drop([file for file in self._files[-1:] if file.is_untouched])  # whoever made it died before its header
 
     @property
     def is_empty(self) -> bool:
@@ -203,32 +218,38 @@ class Index:
     def last_offset(self) -> int:
         return self._files[-1].end_offset if self._files else 0
 
-    def put(self, topic: str, keys: list[str], offset: int, timestamp: int) -> None:
-        """Enter the keys of a message that are not in yet; `save_header` must follow."""
-        if offset <= self.indexed:
-            keys = self._missing(keys, offset)
-        for key in keys:
-            file = self._last
-            if file is None or file.count >= self._entries:
-                file = self._create()
-            file.put(key_hash(topic, key), offset, timestamp)
-            self.indexed = offset
+    def put(self, topic: str, keys: list[Key], timestamp: int) -> None:
+        """Enter those keys that are not in yet. Their offsets never fall, and all their messages have this time."""
+        if keys[0][1] <= self.indexed:
+            keys = self._missing(keys)
+        file = self._last
+        if file is not None and 0 < len(keys) <= self._entries - file.count and len(keys) <= _MAX_UNSAVED:
+            file.put(topic_hash(topic), keys, timestamp)
+            self.indexed = file.end_offset
+        elif keys:
+            self._put_over_files(topic_hash(topic), keys, timestamp)
 
-    def _missing(self, keys: list[str], offset: int) -> list[str]:
+    def _put_over_files(self, seed: int, keys: list[Key], timestamp: int) -> None:
+        """Enter what may need new files, or more than one save of the header."""
+        while keys:
+            file = self._last
+            if file is None or file.is_full:
+                file = self._create()
+            room = min(self._entries - file.count, _MAX_UNSAVED)
+            file.put(seed, keys[:room], timestamp)
+            self.indexed = file.end_offset
+            keys = keys[room:]
+
+    def _missing(self, keys: list[Key]) -> list[Key]:
         """Of the last message, a broker that died may have entered only some keys; those before it are complete."""
-        if offset < self.indexed:
-            return []
         entered = 0
         for file in reversed(self._files):
-            count = file.last_entries_of(offset)
+            count = file.last_entries_of(self.indexed)
             entered += count
             if count < file.count - 1:
                 break
-        return keys[entered:]
-
-    def save_header(self) -> None:
-        if self._last is not None:
-            self._last.save_header()
+        of_last = [key for key in keys if key[1] == self.indexed]
+        return of_last[entered:] + [key for key in keys if key[1] > self.indexed]
 
     def _create(self) -> IndexFile:
         path = self._directory / self._next_name(self._clock.now_ms())
@@ -236,8 +257,6 @@ class Index:
         file = IndexFile(path, self._slots, self._entries)
         if self._files:
             before = self._files[-1]
-            before.save_header()
-            self._filled.append(before)
             file.seed(before.end_timestamp, before.end_offset)
         self._files.append(file)
         self._last = file
@@ -262,38 +281,62 @@ class Index:
                 found += file.find(wanted, begin_ms, end_ms, limit - len(found))
         return sorted(set(found))
 
-    def drop_unfinished(self, timestamp: int) -> int:
-        """Remove the files that a crash may have left half written: those not full, or full after `timestamp`.
-
-        Returns from which log offset on the index must be filled again.
-        """
-        for position, file in enumerate(self._files):
-            if not file.is_full or file.end_timestamp > timestamp:
-                for dropped in self._files[position:]:
-                    dropped.delete()
-                del self._files[position:]
+    def trust(self, offset: int, timestamp: int) -> None:
+        """Take the first files, as far as they are full and end at or before both, for synced."""
+        for file in self._files:
+            if not file.is_full or file.end_offset > offset or file.end_timestamp > timestamp:
                 break
-        self._last = self._files[-1] if self._files else None
-        self.indexed = self.last_offset if self._files else -1
+            file.is_synced = True
+
+    def drop_unsynced(self) -> int:
+        """Remove the files that a crash may have left half written; returns where the last one left ends."""
+        self._drop([file for file in self._files if not file.is_synced])
         return self.last_offset
 
     def drop_all(self) -> None:
-        self.drop_unfinished(-1)
+        self._drop(self._files[:])
+
+    def _drop(self, files: list[IndexFile]) -> None:
+        for file in files:
+            self._files.remove(file)
+            file.delete()
+        self._last = self._files[-1] if self._files else None
+        self.indexed = next((file.last_entered for file in reversed(self._files) if file.count > 1), -1)
+
+    def take_expired(self, log_start: int) -> list[IndexFile]:
+        """Forget the files whose messages are all gone, but never the last; whoever takes them deletes them."""
+        expired = [file for file in self._files[:-1] if file.end_offset < log_start]
+        for file in expired:
+            self._files.remove(file)
+        return expired
 
     def take_filled(self) -> list[IndexFile]:
-        """The files that became full since the last time; whoever takes them syncs them."""
-        taken, self._filled = self._filled, []
+        """The full files that are not on disk for sure; whoever takes them syncs them, and their names."""
+        taken = [file for file in self._files if file.is_full and not file.is_synced]
+        for file in taken:
+            file.is_synced = True
         return taken
+
+    @property
+    def synced_offset(self) -> int:
+        """The last message in those files that are on disk; 0 if there are none."""
+        return max((file.end_offset for file in self._files if file.is_synced), default=0)
 
     def sync(self) -> None:
         """Return once everything is on disk."""
-        for file in self._files:
-            file.sync()
-        sync_directory(self._directory)
+        sync_index_files(self._files)
 
     def close(self) -> None:
         for file in self._files:
             file.close()
+
+
+def sync_index_files(files: list[IndexFile]) -> None:
+    """Return once these and their names are on disk."""
+    for file in files:
+        file.sync()
+    if files:
+        sync_directory(files[0].path.parent)
 
 
 def _create_file(path: Path, size: int, prepared: int) -> None:
@@ -302,25 +345,29 @@ def _create_file(path: Path, size: int, prepared: int) -> None:
     try:
         os.ftruncate(fd, size)
         os.posix_fallocate(fd, 0, prepared)
+    except OSError:
+        with suppress(OSError):  # half a file would keep the store from opening
+            os.unlink(path)
+        raise
     finally:
         os.close(fd)
 
 
-def _list_index_files(directory: Path) -> list[Path]:
+def _list_index_files(directory: Path, after_crash: bool) -> list[Path]:
+    """The files in order. An empty one is what a crash leaves of a file being made; those behind it are as young."""
     paths = sorted(Path(entry.path) for entry in os.scandir(directory) if entry.is_file())
     for path in paths:
         if not (path.name.isascii() and path.name.isdigit()):
             raise StoreError(f"{path} is not an index file: its name is not a time in digits")
-    if paths and paths[-1].stat().st_size == 0:  # what a crash leaves of a file being made
-        paths.pop().unlink()
-    return paths
+    empty = next((at for at, path in enumerate(paths) if path.stat().st_size == 0), len(paths))
+    if empty < len(paths) - 1 and not after_crash:
+        raise StoreError(f"{paths[empty]} is empty, but not the last: see `cosmodrome store verify`")
+    for path in paths[empty:]:
+        path.unlink()
+    return paths[:empty]
 
 
 _CACHED_TOPICS = 16_384
-_DIGITS = b"0123456789abcdefghijklmnopqrstu"
-_LOW = bytes(_DIGITS[code % 31] for code in range(256))
-_HIGH = bytes(_DIGITS[code // 31] for code in range(256))
-_MAX_DIGITS = 1000  # int() refuses longer numbers some way above this
 
 
 @lru_cache(maxsize=_CACHED_TOPICS)
@@ -329,19 +376,6 @@ def topic_hash(topic: str) -> int:
     return java_hash(topic + "#")
 
 
-_POWERS = [pow(31, length, 2**32) for length in range(_MAX_DIGITS + 1)]
-
-
 def key_hash(topic: str, key: str) -> int:
-    """abs(hashCode) of "topic#key", and 0 where Java's abs has no answer.
-
-    31·h + c over ASCII characters is a number written in base 31 whose digits may exceed 30. Written as two numbers
-    with proper digits (c // 31 and c % 31), `int` reads it six times faster than a loop.
-    """
-    if key.isascii() and 0 < len(key) <= _MAX_DIGITS:
-        raw = key.encode()
-        code = int(raw.translate(_HIGH), 31) * 31 + int(raw.translate(_LOW), 31)
-        code = (topic_hash(topic) * _POWERS[len(key)] + code) & 0xFFFFFFFF
-    else:
-        code = java_hash(f"{topic}#{key}") & 0xFFFFFFFF
-    return code if code < 0x8000_0000 else (0x1_0000_0000 - code) & 0x7FFF_FFFF
+    """abs(hashCode) of "topic#key", and 0 where Java's abs has no answer."""
+    return abs(java_hash(key, topic_hash(topic))) & _MAX_HASH

@@ -14,6 +14,7 @@ from cosmodrome.store.mapped_file import sync_directory
 log = logging.getLogger(__name__)
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_DISK_FAILED = "the disk failed"
 
 
 class StoreLock:
@@ -39,6 +40,7 @@ class Exit(StrEnum):
     CLEAN = "clean exit"
     KILLED = "kill"  # the process died, the machine did not: what it wrote to mapped files is there
     CRASH = "crash"  # only what was synced is sure
+    DISK_FAILURE = "failure of the disk"  # as a crash, but memory still shows what the disk may not have
 
 
 class AbortMark:
@@ -56,21 +58,39 @@ class AbortMark:
             lines = self._path.read_text(errors="replace").splitlines()
         except FileNotFoundError:
             return Exit.CLEAN
-        return Exit.KILLED if len(lines) == 2 and lines[1] == _boot_id() else Exit.CRASH
+        if len(lines) == 2 and lines[1] == _boot_id():
+            return Exit.KILLED
+        return Exit.DISK_FAILURE if lines[1:] == [_DISK_FAILED] else Exit.CRASH
 
     def set(self) -> None:
+        """OSError if that is not possible: without the mark, a crash would look like a clean exit."""
         self._write(f"{os.getpid()}\n{_boot_id()}")
+        sync_directory(self._path.parent)
 
     def distrust_memory(self) -> None:
-        """The disk failed: what memory holds may never have reached it."""
+        """Have the next start read everything that was not surely on disk."""
         self._write(str(os.getpid()))
+        sync_directory(self._path.parent)
 
-    def _write(self, text: str) -> None:
+    def keep(self) -> None:
+        """Return once the mark that is there is on disk: it must outlive whatever is repaired because of it."""
+        sync_directory(self._path.parent)
+
+    def note_failure(self) -> None:
+        """The disk failed: what memory shows may never have reached it."""
         try:
-            self._path.write_text(text)
-            sync_directory(self._path.parent)
+            self._write(f"{os.getpid()}\n{_DISK_FAILED}")
         except OSError as error:
             log.error("cannot write %s: %s", self._path, error)
+
+    def _write(self, text: str) -> None:
+        """Over what is there, cut to size only then: that needs no room on a full disk."""
+        fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            os.pwrite(fd, text.encode(), 0)
+            os.ftruncate(fd, len(text))
+        finally:
+            os.close(fd)
 
     def clear(self) -> None:
         self._path.unlink(missing_ok=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from cosmodrome.errors import ProtocolError
-from cosmodrome.store.commit_log import _is_complete as is_complete
+from cosmodrome.store.commit_log import is_complete
 from cosmodrome.store.survey import FoundFile, LogView, data_end, data_ranges
 from cosmodrome.wire.record import BLANK_MAGIC, MAGIC_V1, MAGIC_V2, RecordHead, head_at, magic_at
 
@@ -87,10 +87,8 @@ def _look(file: FoundFile, view: memoryview, position: int) -> RecordHead | str 
     """The whole record at `position`, None for a blank one, or what is wrong there."""
     try:
         head = head_at(view, position, len(view))
-    except ProtocolError as error:
-        if _is_blank(view, position):
-            return None
-        return "zeros" if not any(view[position : position + _MAGIC_AT * 2]) else _reason(error, view, position)
+    except ProtocolError:
+        return None if _is_blank(view, position) else _reason(view, position)
     if head.physical_offset != file.start + position:
         return f"the record here says that its place is {head.physical_offset}"
     if not is_complete(view, head):
@@ -98,12 +96,14 @@ def _look(file: FoundFile, view: memoryview, position: int) -> RecordHead | str 
     return head
 
 
-def _reason(error: ProtocolError, view: memoryview, position: int) -> str:
-    """The error without its position, which is that in the file."""
+def _reason(view: memoryview, position: int) -> str:
+    """Why no record begins here."""
     try:
         size, magic = magic_at(view, position)
     except ProtocolError:
         return "fewer than 8 bytes are left"
+    if not size and not magic:
+        return "nothing is written here"
     if magic == BLANK_MAGIC:
         return f"a blank record says that {size} bytes are left, not {len(view) - position}"
     if magic not in (MAGIC_V1, MAGIC_V2):

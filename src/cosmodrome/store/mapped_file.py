@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -38,16 +39,28 @@ class MappedFile:
         self._fd = -1
 
     @classmethod
-    def create(cls, directory: Path, start: int, size: int) -> MappedFile:
-        """A new file of zeros. It is sparse: bytes take their place on disk when they are prepared."""
+    def create(cls, directory: Path, start: int, size: int, *, durable: bool = False) -> MappedFile:
+        """A new file of zeros. It is sparse: bytes take their place on disk when they are prepared.
+
+        With `durable`, a crash cannot lose or shorten it any more.
+        """
         file = cls(directory / f"{start:0{NAME_DIGITS}d}", start, size)
         fd = os.open(file.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
         try:
-            os.ftruncate(fd, size)
-        finally:
-            os.close(fd)
-        file.is_new = True
-        file.open()
+            try:
+                os.ftruncate(fd, size)
+                if durable:
+                    os.fsync(fd)
+            finally:
+                os.close(fd)
+            if durable:
+                sync_directory(directory)
+            file.open()
+        except OSError:
+            with suppress(OSError):  # half a file would be in the way of the next attempt
+                os.unlink(file.path)
+            raise
+        file.is_new = not durable
         return file
 
     @property
@@ -97,6 +110,16 @@ class MappedFile:
                     stale[:] = _ZEROS[:count]
         return changed
 
+    def write_again(self) -> None:
+        """Write every byte that is there over itself: after a failed sync the system takes pages for clean that the
+        disk never got."""
+        for begin, end in self._data_ranges(0):
+            for at in range(begin, end, len(_ZEROS)):
+                os.pwrite(self._fd, bytes(self.view[at : min(at + len(_ZEROS), end)]), at)
+
+    def written_end(self) -> int:
+        return written_end(self._fd)
+
     def _data_ranges(self, position: int) -> list[tuple[int, int]]:
         """The ranges behind `position` that are not holes."""
         ranges = []
@@ -128,8 +151,17 @@ class MappedFile:
         os.close(self._fd)
 
     def delete(self) -> None:
+        """Take the file away; what readers still hold of it stays readable, and takes its room until they let go."""
         self.close()
         self.path.unlink(missing_ok=True)
+
+
+def written_end(fd: int) -> int:
+    """Where the first hole of a file begins: what was written from its start on, without a gap, ends before.
+
+    Reading on to find that out would fill memory with pages of zeros.
+    """
+    return os.lseek(fd, 0, os.SEEK_HOLE) if os.fstat(fd).st_size else 0
 
 
 def wrong_size(path: Path, actual: int, expected: int) -> StoreError:
@@ -143,28 +175,77 @@ def list_files(directory: Path, size: int) -> list[MappedFile]:
 
     An empty last file is what a crash leaves of a file being made: it is removed.
     """
-    names = sorted(entry.name for entry in os.scandir(directory) if entry.is_file()) if directory.is_dir() else []
-    if names and (directory / names[-1]).stat().st_size == 0:
-        (directory / names.pop()).unlink()
-    files = [_listed(directory / name, size) for name in names]
+    names = _names(directory)
+    files = [_listed(directory / name, size) for name in names[:-1]]
+    if names:
+        last = directory / names[-1]
+        if actual := os.stat(last).st_size:
+            files.append(_listed(last, size, actual))
+        else:
+            last.unlink()
     for before, after in pairwise(files):
         if before.start + size != after.start:
             raise StoreError(f"{directory}: the file between {before.path.name} and {after.path.name} is missing")
     return files
 
 
-def _listed(path: Path, size: int) -> MappedFile:
-    if not (len(path.name) == NAME_DIGITS and path.name.isascii() and path.name.isdigit()) or int(path.name) % size:
+def remove_unsure_files(directory: Path, size: int) -> None:
+    """Of files that were not synced in order, a crash may keep a later one and lose, or empty, the one before it.
+
+    Only for what can be built anew: from the first such place on, all are removed.
+    """
+    names = _names(directory)
+    if not all(name.isascii() and name.isdigit() for name in names):
+        return  # `list_files` says what is wrong with it
+    before = None
+    for number, name in enumerate(names):
+        if _is_empty(directory / name) or (before is not None and int(before) + size != int(name)):
+            for unsure in names[number:]:
+                (directory / unsure).unlink()
+            break
+        before = name
+
+
+def _names(directory: str | Path) -> list[str]:
+    try:
+        return sorted(entry.name for entry in os.scandir(directory) if entry.is_file())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _is_empty(path: Path) -> bool:
+    return path.stat().st_size == 0
+
+
+def log_file_names(directory: str | Path) -> list[str]:
+    """What has the name of a file of a log, in order."""
+    return [name for name in _names(directory) if _is_log_file_name(name)]
+
+
+def _is_log_file_name(name: str) -> bool:
+    return len(name) == NAME_DIGITS and name.isascii() and name.isdigit()
+
+
+def _listed(path: Path, size: int, actual: int | None = None) -> MappedFile:
+    if not _is_log_file_name(path.name) or int(path.name) % size:
         raise StoreError(
             f"{path} is not a file of this log: its name is not a multiple of {size} in {NAME_DIGITS} digits"
         )
-    actual = path.stat().st_size
+    actual = os.stat(path).st_size if actual is None else actual
     if actual != size:
         raise wrong_size(path, actual, size)
     return MappedFile(path, int(path.name), size)
 
 
-def sync_path(path: Path) -> None:
+def delete_for_good(file: MappedFile) -> None:
+    """As `delete`, and return once it is gone from the disk too: without that, a power cut could bring the first of
+    two deleted files back but not the second."""
+    file.delete()
+    with suppress(FileNotFoundError):  # its topic was deleted meanwhile
+        sync_directory(file.path.parent)
+
+
+def sync_path(path: str | Path) -> None:
     """As `sync`, for a file that others may close meanwhile. A file deleted meanwhile needs no sync."""
     try:
         fd = os.open(path, os.O_RDWR)
@@ -176,7 +257,7 @@ def sync_path(path: Path) -> None:
         os.close(fd)
 
 
-def sync_directory(directory: Path) -> None:
+def sync_directory(directory: str | Path) -> None:
     """Return once the names in the directory are on disk."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:

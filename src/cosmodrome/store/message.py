@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from cosmodrome.wire.record import offset_msg_id
+from cosmodrome.wire.record import offset_msg_id, offset_msg_ids
 
 
 @dataclass(slots=True)
@@ -24,17 +24,6 @@ class StoreMessage:
     store_host: bytes
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
-
-
-class BatchItem(Protocol):
-    """One message of a client's batch."""
-
-    @property
-    def flag(self) -> int: ...
-    @property
-    def body(self) -> bytes: ...
-    @property
-    def properties(self) -> str: ...
 
 
 class Appended(NamedTuple):
@@ -76,7 +65,7 @@ class AppendedBatch(NamedTuple):
     @property
     def msg_id(self) -> str:
         """The ids of all messages, comma-joined."""
-        return ",".join([offset_msg_id(self.store_host, offset) for offset in self.physical_offsets])
+        return offset_msg_ids(self.store_host, self.physical_offsets)
 
 
 class Durability(StrEnum):

@@ -7,42 +7,45 @@ import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from time import monotonic
 from typing import Self
 
+from cosmodrome import state_file
 from cosmodrome.clock import Clock
-from cosmodrome.config import KIB, MIB, StoreConfig
+from cosmodrome.config import MIB, StoreConfig
 from cosmodrome.errors import MessageIllegal, ProtocolError, ServiceNotAvailable
 from cosmodrome.model import Property
 from cosmodrome.store.checkpoint import Checkpoint
+from cosmodrome.store.cleaner import Cleaner, DiskUsed, disk_used
 from cosmodrome.store.commit_log import CommitLog
-from cosmodrome.store.consume_queue import ENTRY_SIZE, ConsumeQueue, ConsumeQueues, Entry, sync_queue_files
-from cosmodrome.store.dispatcher import Arrival, Dispatcher
+from cosmodrome.store.consume_queue import ENTRY_SIZE, FILLER_SIZE, ConsumeQueue, ConsumeQueues, Entry, sync_queue_files
+from cosmodrome.store.deleted_topics import DELETED_TOPICS, DeletedTopics
+from cosmodrome.store.dispatcher import LOWEST_TAG_HASH, Arrival, Dispatcher
 from cosmodrome.store.flusher import Flusher, sync_files
-from cosmodrome.store.index_file import Index
-from cosmodrome.store.lock import AbortMark, StoreLock
+from cosmodrome.store.gate import NO_ROOM, Gate
+from cosmodrome.store.index_file import Index, sync_index_files
+from cosmodrome.store.lock import AbortMark, Exit, StoreLock
 from cosmodrome.store.message import (
     Appended,
     AppendedBatch,
-    BatchItem,
     Durability,
     GetStatus,
     ReadResult,
     StoreMessage,
 )
 from cosmodrome.store.open_files import OpenFiles, open_files_limit
-from cosmodrome.store.recovery import Recovery
+from cosmodrome.store.preallocation import Preallocator
+from cosmodrome.store.recovery import Recovery, safe_offsets
+from cosmodrome.wire.batch import BatchItem
 from cosmodrome.wire.properties import find
-from cosmodrome.wire.record import RecordHead, SysFlag, encode_record
+from cosmodrome.wire.record import RecordHead, SysFlag, encode_record, encode_records, properties_of
 
 log = logging.getLogger(__name__)
 
 MAX_PULL_BYTES = 128 * MIB
 _MIN_PULL_BYTES = 100
-# Limits of one read once it must go to the disk, instead of maxTransfer…OnMessageInMemory.
-_DISK_BYTES = 64 * KIB
-_DISK_COUNT = 8
-# A tag hash is a 32-bit number; anything below is the address of a filter that Apache keeps elsewhere.
-_LOWEST_TAG_HASH = -(2**31)
+# How long one read may ask `matches`: the event loop stands still meanwhile.
+MATCHING_SECONDS = 0.01
 
 
 class MessageStore:
@@ -57,35 +60,61 @@ class MessageStore:
         self._config = config
         self._clock = clock
         self._log = CommitLog(root / "commitlog", config.mapped_file_size_commit_log)
-        files = OpenFiles(open_files_limit())
-        self._queues = ConsumeQueues(root / "consumequeue", config.mapped_file_size_consume_queue, files, self._log)
-        self._index = _open_index(root / "index", config, clock) if config.message_index_enable else None
-        self._checkpoint = Checkpoint(root / "checkpoint")
         self._abort = AbortMark(root / "abort")
-        self._dispatcher = Dispatcher(self._queues, self._index)
+        self._last_exit = self._abort.last_exit()
+        after_crash = self._last_exit in (Exit.CRASH, Exit.DISK_FAILURE)
+        files = OpenFiles(open_files_limit())
+        queue_file_size = config.mapped_file_size_consume_queue
+        self._queues = ConsumeQueues(root / "consumequeue", queue_file_size, files, self._log, after_crash=after_crash)
+        self._index = _open_index(root / "index", config, clock, after_crash) if config.message_index_enable else None
+        self._checkpoint = Checkpoint(root / "checkpoint")
+        self._deleted = DeletedTopics(root / "config" / DELETED_TOPICS)
+        self._dispatcher = Dispatcher(self._queues, self._index, config.delays_ms)
         self._memory_bytes = _physical_memory() * config.access_message_in_memory_max_ratio // 100
-        self._refusal: str | None = None
+        self._gate = Gate()
+        self._busy_ms = config.os_page_cache_busy_time_out_mills
+        self.on_stall: Callable[[], None] | None = None
         self._max_body_size = config.max_message_size
         self._closed = False
+        self.cleaner: Cleaner
         self.messages_put = 0
         self.bytes_put = 0
 
     @classmethod
-    def open(cls, root: Path, config: StoreConfig, clock: Clock, on_arrival: Arrival | None = None) -> Self:
+    def open(
+        cls,
+        root: Path,
+        config: StoreConfig,
+        clock: Clock,
+        on_arrival: Arrival | None = None,
+        used: DiskUsed = disk_used,
+    ) -> Self:
         """Take the folder, make everything in it agree, and be ready; StoreError says what is in the way."""
-        root.mkdir(parents=True, exist_ok=True)
+        state_file.make_folder(root)
         lock = StoreLock(root / "lock")
         try:
             store = cls(root, config, clock)
             store._start(lock, on_arrival)
-        except BaseException:
+            store.cleaner = store._cleaner(root, used)
+        except BaseException as error:
+            if isinstance(error, OSError):
+                AbortMark(root / "abort").note_failure()
             lock.release()
             raise
         return store
 
     def _start(self, lock: StoreLock, on_arrival: Arrival | None) -> None:
+        if self._last_exit is Exit.CLEAN and self._queues.is_empty and self._log.files:
+            self._abort.distrust_memory()  # someone removed the queues so that they are built anew
+            self._last_exit = Exit.CRASH
+        elif self._last_exit is not Exit.CLEAN:
+            self._abort.keep()
         recovery = Recovery(self._log, self._queues, self._index, self._checkpoint, self._dispatcher)
-        recovered = recovery.run(self._abort.last_exit())
+        self._dispatcher.deleted = self._deleted.ends
+        recovered = recovery.run(self._last_exit)
+        self._deleted.fit(self._log.start, self._log.end)
+        for topic, end in self._deleted.ends.items():
+            self._queues.delete_older(topic, end)
         log.info("%s", recovered)
         self._lock = lock
         self._checkpoint.clean_end = None
@@ -99,15 +128,29 @@ class MessageStore:
             checkpoint=self._take_checkpoint,
         )
         self.group_commit = self.flusher.group_commit
+        self.preallocator = Preallocator(self._log, self._clock)
         self._abort.set()
+
+    def _cleaner(self, root: Path, used: DiskUsed) -> Cleaner:
+        return Cleaner(
+            root,
+            self._config,
+            self._clock,
+            self._log,
+            self._queues,
+            self._index,
+            settled=lambda: min(self.flusher.flushed, self._dispatcher.end),
+            on_disk_full=self._disk_measured,
+            used=used,
+        )
 
     # Writing
 
     def append(self, message: StoreMessage) -> Appended:
         """Put a message behind all others. It is in the log when this returns; `durable` says when it is on disk."""
-        if self._refusal is not None:
-            raise ServiceNotAvailable(self._refusal)
-        if len(message.body) > self._max_body_size:
+        if self._gate.is_shut:
+            self._check_gate()
+        if len(message.body) > self._max_body_size or _looks_torn(message.properties):
             raise self._illegal()
         queue = self._queues.queue(message.topic, message.queue_id)
         now_ms = self._clock.now_ms()
@@ -130,6 +173,8 @@ class MessageStore:
                 self._dispatcher.dispatch(
                     queue, queue_offset, offset, size, message.sys_flag, now_ms, message.properties
                 )
+            if self._clock.now_ms() - now_ms > self._busy_ms:
+                self._stalled(now_ms)
         except OSError as error:
             raise self._failed(error) from error
         except (ProtocolError, UnicodeEncodeError) as error:
@@ -141,9 +186,10 @@ class MessageStore:
 
         They get consecutive queue offsets, and either all of them are in the log or none.
         """
-        if self._refusal is not None:
-            raise ServiceNotAvailable(self._refusal)
-        if not items or sum([len(item.body) for item in items]) > self._max_body_size:
+        if self._gate.is_shut:
+            self._check_gate()
+        _, bodies, properties = zip(*items, strict=True) if items else ((), (), ())
+        if not items or sum(map(len, bodies)) > self._max_body_size or any(map(_looks_torn, properties)):
             raise self._illegal()
         queue = self._queues.queue(message.topic, message.queue_id)
         now_ms = self._clock.now_ms()
@@ -160,8 +206,9 @@ class MessageStore:
             if self.group_commit:
                 self.flusher.wake()
             else:
-                properties = [item.properties for item in items]
                 self._dispatcher.dispatch_batch(queue, queue_offset, bounds, message.sys_flag, now_ms, properties)
+            if self._clock.now_ms() - now_ms > self._busy_ms:
+                self._stalled(now_ms)
         except OSError as error:
             raise self._failed(error) from error
         except (ProtocolError, UnicodeEncodeError) as error:
@@ -173,49 +220,36 @@ class MessageStore:
             queue.topic_bytes,
             message.body,
             message.properties.encode(),
-            queue_id=message.queue_id,
-            flag=message.flag,
-            sys_flag=message.sys_flag,
-            born_timestamp=message.born_timestamp,
-            born_host=message.born_host,
-            store_timestamp=now_ms,
-            store_host=message.store_host,
-            queue_offset=queue_offset,
-            physical_offset=self._log.end,
-            reconsume_times=message.reconsume_times,
-            prepared_transaction_offset=message.prepared_transaction_offset,
+            message.queue_id,
+            message.flag,
+            message.sys_flag,
+            message.born_timestamp,
+            message.born_host,
+            now_ms,
+            message.store_host,
+            queue_offset,
+            self._log.end,
+            message.reconsume_times,
+            message.prepared_transaction_offset,
         )
 
     def _encode_batch(
         self, message: StoreMessage, items: Sequence[BatchItem], queue: ConsumeQueue, queue_offset: int, now_ms: int
     ) -> tuple[bytes, list[int]]:
         """All records, and where each begins and the last ends."""
-        topic, queue_id, sys_flag = queue.topic_bytes, message.queue_id, message.sys_flag
-        born_timestamp, born_host, store_host = message.born_timestamp, message.born_host, message.store_host
-        reconsume_times = message.reconsume_times
-        offset = self._log.end
-        records, bounds = [], [offset]
-        for item in items:
-            data = encode_record(
-                topic,
-                item.body,
-                item.properties.encode(),
-                queue_id=queue_id,
-                flag=item.flag,
-                sys_flag=sys_flag,
-                born_timestamp=born_timestamp,
-                born_host=born_host,
-                store_timestamp=now_ms,
-                store_host=store_host,
-                queue_offset=queue_offset,
-                physical_offset=offset,
-                reconsume_times=reconsume_times,
-            )
-            queue_offset += 1
-            offset += len(data)
-            records.append(data)
-            bounds.append(offset)
-        return b"".join(records), bounds
+        return encode_records(
+            queue.topic_bytes,
+            items,
+            message.queue_id,
+            message.sys_flag,
+            message.born_timestamp,
+            message.born_host,
+            now_ms,
+            message.store_host,
+            queue_offset,
+            self._log.end,
+            message.reconsume_times,
+        )
 
     def _illegal(self) -> MessageIllegal:
         limit = self._config.max_message_size
@@ -224,17 +258,51 @@ class MessageStore:
             f"msg body length limit {limit}B, msg properties length limit 32KB."
         )
 
+    def _check_gate(self) -> None:
+        """Refuse the message, unless what stood against it is over."""
+        if self._gate.is_behind:
+            self._catch_up()
+        refusal = self._gate.refusal()
+        if refusal is not None:
+            raise refusal
+
     def _failed(self, error: OSError) -> ServiceNotAvailable:
-        self._refuse(f"the disk failed: {error}")
-        return ServiceNotAvailable(str(self._refusal))
+        """A full disk passes, and what is in the log is not lost. After any other failure nothing is written again."""
+        if error.errno not in NO_ROOM:
+            self._refuse(f"the disk failed: {error}")
+        elif not self.group_commit and self._dispatcher.end < self._log.end:
+            self._gate.set_behind(f"the disk has no room: {error}")
+        return ServiceNotAvailable(self._gate.reason or f"service not available now: the disk has no room: {error}")
 
     def _refuse(self, reason: str) -> None:
         """From now on nothing is written and nothing is called durable: what is on disk is no longer known."""
-        if self._refusal is None:
-            self._refusal = f"service not available now: {reason}"
-            self.flusher.fail(self._refusal)
-            self._abort.distrust_memory()
-            log.critical("%s", self._refusal)
+        if self._gate.failure is None:
+            self._gate.fail(reason)
+            self.flusher.fail(str(self._gate.failure))
+            self._abort.note_failure()
+            log.critical("%s", self._gate.failure)
+
+    def _disk_measured(self, full: str | None) -> None:
+        """Take no messages on a disk that is too full; take them again when it is not."""
+        if self._gate.is_behind:
+            self._catch_up()
+        self._gate.set_full(full)
+
+    def _stalled(self, began_ms: int) -> None:
+        """Writing to memory took so long that the disk cannot keep up; those who wait already are turned away."""
+        log.warning("an append took %d ms: the disk is too slow for what is sent", self._clock.now_ms() - began_ms)
+        if self.on_stall is not None:
+            self._gate.set_busy(True)
+            self.on_stall()
+
+    @property
+    def is_page_cache_busy(self) -> bool:
+        """The last append stalled, and `calm` was not called since. Messages are refused meanwhile."""
+        return self._gate.is_busy
+
+    def calm(self) -> None:
+        """Whoever waited when an append stalled has been answered."""
+        self._gate.set_busy(False)
 
     async def durable(self, end: int, *, wait: bool = True) -> Durability:
         """The promise: return once everything below `end` is as safe as the configured flush says, or time is up."""
@@ -244,22 +312,44 @@ class MessageStore:
         """The log is on disk up to `end`; in group commit that makes its messages visible."""
         self._checkpoint.log_timestamp = timestamp
         if self.group_commit:
-            self._dispatcher.end = self._log.scan(
-                self._dispatcher.end, end, self._dispatcher.dispatch_record, verify=False
-            )
+            try:
+                self._enter(end)
+            except OSError as error:
+                self._failed_to_enter(error)
+
+    def _enter(self, end: int) -> None:
+        """Enter what the log holds below `end` into queues and index."""
+        self._dispatcher.end = self._log.scan(self._dispatcher.end, end, self._dispatcher.dispatch_record, verify=False)
+
+    def _failed_to_enter(self, error: OSError) -> None:
+        if error.errno not in NO_ROOM:
+            raise error
+        self._gate.set_behind(f"the disk has no room: {error}")
+
+    def _catch_up(self) -> None:
+        """Enter what the disk had no room for."""
+        try:
+            self._enter(self.flusher.flushed if self.group_commit else self._log.end)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                self._refuse(f"the disk failed: {error}")
+        else:
+            self._gate.set_behind(None)
 
     def _take_checkpoint(self) -> Callable[[], None]:
         """What a thread must do so that the checkpoint may speak of everything dispatched so far."""
         queue_files = self._queues.take_dirty()
         index_files = self._index.take_filled() if self._index else []
         timestamp = self._dispatcher.timestamp
+        safe = safe_offsets(self._dispatcher.end, self._index)
 
         def work() -> None:
             sync_queue_files(queue_files)
             self._checkpoint.queues_timestamp = timestamp
-            for file in index_files:
-                file.sync()
-                self._checkpoint.index_timestamp = file.end_timestamp
+            sync_index_files(index_files)
+            if index_files:
+                self._checkpoint.index_timestamp = index_files[-1].end_timestamp
+            self._checkpoint.safe = safe
             self._checkpoint.save()
 
         return work
@@ -274,10 +364,13 @@ class MessageStore:
         max_count: int,
         max_bytes: int = MAX_PULL_BYTES,
         codes: frozenset[int] | None = None,
+        matches: Callable[[str], bool] | None = None,
     ) -> ReadResult:
         """Messages of one queue from `offset` on, only those whose tag hash is among `codes` if there are any.
 
-        At least one is returned if there is one, however large. Bodies are neither copied nor looked at.
+        At least one is returned if there is one, however large. Bodies are neither copied nor looked at. `matches` is
+        asked about the properties of each message, for so many and so long that others need not wait for it; then it
+        is NO_MATCHED_MESSAGE, and the next offset says where to go on.
         """
         queue = self._queues.find(topic, queue_id)
         if queue is None:
@@ -290,10 +383,32 @@ class MessageStore:
         if offset >= high:
             status = GetStatus.OFFSET_OVERFLOW_ONE if offset == high else GetStatus.OFFSET_OVERFLOW_BADLY
             return ReadResult(status, high, low, high)
-        entries = queue.entries(offset, max(self._config.max_filter_message_size // ENTRY_SIZE, max_count))
+        if not codes and matches is None and (found := self._read_all(queue, offset, max_count, max_bytes)):
+            return found
+        entries_limit = self._config.max_filter_message_size // ENTRY_SIZE
+        entries = queue.entries(offset, entries_limit if matches is not None else max(entries_limit, max_count))
         if entries is None:
             return ReadResult(GetStatus.OFFSET_FOUND_NULL, queue.next_file_offset(offset), low, high)
-        return self._read_entries(entries, offset, low, high, max_count, max_bytes, codes)
+        return self._read_entries(entries, offset, low, high, max_count, max_bytes, codes, matches)
+
+    def _read_all(self, queue: ConsumeQueue, offset: int, max_count: int, max_bytes: int) -> ReadResult | None:
+        """The quick way when the next messages are all there, in memory and in one file of the log; else None."""
+        count, byte_limit = self._limits(0, max_count, max_bytes)
+        count = min(count, queue.max_offset - offset)
+        places = queue.places(offset, count) if count > 0 else None
+        if places is None:
+            return None
+        offsets, sizes = places
+        begin, end, size = offsets[0], offsets[-1] + sizes[-1], sum(sizes)
+        file = self._log.file_at(begin)
+        if file is None or end > file.end or size > byte_limit or self._log.end - begin > self._memory_bytes:
+            return None
+        view, start = file.view, file.start
+        if begin + size == end:  # side by side, for offsets only rise and records do not overlap
+            views: tuple[memoryview, ...] = (view[begin - start : end - start],)
+        else:
+            views = tuple([view[at - start : at - start + length] for at, length in zip(offsets, sizes, strict=True)])
+        return ReadResult(_FOUND, offset + count, queue.min_offset, queue.max_offset, count, size, views)
 
     def _read_entries(
         self,
@@ -304,20 +419,27 @@ class MessageStore:
         max_count: int,
         max_bytes: int,
         codes: frozenset[int] | None,
+        matches: Callable[[str], bool] | None,
     ) -> ReadResult:
         commit_log = self._log
         log_start, log_end = commit_log.start, commit_log.end
         views: list[memoryview] = []
         count = size = skip_below = physical_offset = count_limit = byte_limit = 0
         run_begin = run_end = -1  # records that lie side by side and go out as one slice
+        begin, deadline = offset, monotonic() + MATCHING_SECONDS
         for physical_offset, entry_size, code in entries:
             if count and (count >= count_limit or size + entry_size > byte_limit):
                 break
+            if matches is not None and monotonic() > deadline and offset > begin:
+                break
             offset += 1
-            if physical_offset < skip_below or (codes and code not in codes and code >= _LOWEST_TAG_HASH):
+            if physical_offset < skip_below or (codes and code not in codes and code >= LOWEST_TAG_HASH):
                 continue
             if physical_offset < log_start or physical_offset + entry_size > log_end:
-                skip_below = commit_log.next_file_start(physical_offset)
+                if entry_size != FILLER_SIZE:  # a filler says nothing about the entries behind it
+                    skip_below = commit_log.next_file_start(physical_offset)
+                continue
+            if matches is not None and not _is_match(commit_log, physical_offset, entry_size, matches):
                 continue
             if physical_offset != run_end:
                 if count:
@@ -336,14 +458,24 @@ class MessageStore:
 
     def _limits(self, distance: int, max_count: int, max_bytes: int) -> tuple[int, int]:
         """How many messages and bytes one read may bring that begins so far from the end of the log."""
+        config = self._config
         max_bytes = max(max_bytes, _MIN_PULL_BYTES)
         if distance > self._memory_bytes:
-            return min(max_count, _DISK_COUNT), min(max_bytes, _DISK_BYTES)
-        config = self._config
+            return (
+                min(max_count, config.max_transfer_count_on_message_in_disk),
+                min(max_bytes, config.max_transfer_bytes_on_message_in_disk),
+            )
         return (
             min(max_count, config.max_transfer_count_on_message_in_memory),
             min(max_bytes, config.max_transfer_bytes_on_message_in_memory),
         )
+
+    def entry(self, topic: str, queue_id: int, queue_offset: int) -> Entry | None:
+        """Where the message at a queue offset lies, its size and its tags code; None when there is none."""
+        queue = self._queues.find(topic, queue_id)
+        if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
+            return None
+        return queue.entry(queue_offset)
 
     def record_at(self, physical_offset: int) -> memoryview | None:
         """The whole record that begins there, or None when none does."""
@@ -428,6 +560,7 @@ class MessageStore:
 
     def delete_topic(self, topic: str) -> None:
         """Forget the topic's queues; a topic of that name made later begins at 0."""
+        self._deleted.add(topic, self._log.end)
         self._queues.delete_topic(topic)
 
     @property
@@ -439,9 +572,14 @@ class MessageStore:
         return self._log.end
 
     @property
+    def dispatch_behind_bytes(self) -> int:
+        """How much of the log readers do not see yet."""
+        return self._log.end - self._dispatcher.end
+
+    @property
     def refusal(self) -> str | None:
-        """Why nothing can be written any more, or None."""
-        return self._refusal
+        """Why nothing can be written, or None."""
+        return self._gate.reason
 
     # The end
 
@@ -451,10 +589,14 @@ class MessageStore:
             return
         self._closed = True
         try:
-            if self._refusal is None:
-                self._refusal = "service not available now: the store is closed"
+            if self._gate.failure is None:
+                self._gate.fail("the store is closed")
+                self._log.drop_next()
                 self._sync_all()
                 self._abort.clear()
+        except OSError:
+            self._abort.note_failure()
+            raise
         finally:
             self._log.close()
             self._queues.close()
@@ -466,7 +608,8 @@ class MessageStore:
         """What the log holds is in queues and index, all of it is on disk, and the checkpoint says so."""
         end, timestamp = self._log.end, self._log.last_timestamp
         sync_files(self._log.files_between(self.flusher.flushed, end))
-        self._flushed(end, timestamp)
+        self._checkpoint.log_timestamp = timestamp
+        self._enter(end)
         work = self._take_checkpoint()
         if self._index:
             self._index.sync()
@@ -483,14 +626,28 @@ _TRANSACTION = SysFlag.TRANSACTION_MASK
 _QUEUED = (0, SysFlag.COMMIT)
 
 
+def _is_match(commit_log: CommitLog, offset: int, size: int, matches: Callable[[str], bool]) -> bool:
+    """A damaged record is not hidden from those who filter."""
+    try:
+        properties = properties_of(commit_log.slice(offset, offset + size))
+    except ProtocolError:
+        return True
+    return matches(properties)
+
+
+def _looks_torn(properties: str) -> bool:
+    """After a kill, recovery could not tell it from a record that was not written to its end."""
+    return properties[-1:] == "\0"
+
+
 def _has_key(head: RecordHead, key: str) -> bool:
     return find(head.properties, Property.UNIQ_KEY) == key or key in (find(head.properties, Property.KEYS) or "").split(
         " "
     )
 
 
-def _open_index(directory: Path, config: StoreConfig, clock: Clock) -> Index:
-    return Index(directory, config.max_hash_slot_num, config.max_index_num, clock)
+def _open_index(directory: Path, config: StoreConfig, clock: Clock, after_crash: bool) -> Index:
+    return Index(directory, config.max_hash_slot_num, config.max_index_num, clock, after_crash=after_crash)
 
 
 def _physical_memory() -> int:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from cosmodrome.errors import ProtocolError
-from cosmodrome.store.checkpoint import Checkpoint
+from cosmodrome.store.checkpoint import Checkpoint, Safe
 from cosmodrome.store.commit_log import BLANK_SIZE, CommitLog
 from cosmodrome.store.consume_queue import ConsumeQueues, sync_queue_files
 from cosmodrome.store.dispatcher import Dispatcher
-from cosmodrome.store.flusher import sync_files
 from cosmodrome.store.index_file import Index
 from cosmodrome.store.lock import Exit
 from cosmodrome.wire.record import RecordHead, check_at, head_at
+
+_ANY_TIME = 2**63 - 1
 
 
 class Recovered(NamedTuple):
@@ -50,13 +51,12 @@ class Recovery:
         self._records = 0
 
     def run(self, last_exit: Exit) -> Recovered:
+        self._unsure = self._first_unsure_file()
         if not self._log.files:
             self._forget_all()
-        elif self._queues.is_empty:
-            last_exit = Exit.CRASH  # someone removed the queues so that they are built anew
         if last_exit is Exit.CLEAN:
             return self._after_clean_exit()
-        return self._after_kill() if last_exit is Exit.KILLED else self._after_crash()
+        return self._after_kill() if last_exit is Exit.KILLED else self._after_crash(last_exit)
 
     def _forget_all(self) -> None:
         """Without a log, nothing that was derived from it means anything."""
@@ -67,6 +67,8 @@ class Recovery:
 
     def _after_clean_exit(self) -> Recovered:
         """The last broker synced and dispatched everything; only the end of the log must be found."""
+        if self._index:
+            self._index.trust(self._log.end, _ANY_TIME)
         known_end = self._known_end()
         begin = self._log.files[-2:][0].start if self._log.files and known_end is None else known_end or 0
         end = self._log.scan(begin, self._log.end, self._remember, verify=True)
@@ -97,37 +99,61 @@ class Recovery:
         self._log.last, self._log.last_timestamp = head.physical_offset, head.store_timestamp
 
     def _after_kill(self) -> Recovered:
-        """Everything is there up to the moment of death: only the last file that was dispatched from is unsure."""
-        file = self._log.file_at(max(self._queues.dispatched_end() - 1, self._log.start))
+        """Everything is there up to the moment of death: only what came after the last record that is in a queue may
+        have to be entered, and a queue's last entry may be torn. Queues are looked at when a record leads to them."""
+        ends = self._queues.claimed_ends()
+        dispatched_end = max((end for end in ends.values() if end is not None), default=0)
+        file = self._log.file_at(max(dispatched_end - 1, self._log.start))
         begin = file.start if file is not None else self._log.start
-        return self._enter_all(Exit.KILLED, begin, begin)
+        if self._index:
+            self._trust_index(self._index)
+        end = self._scan(begin, dispatched_end)
+        for queue, claimed in ends.items():
+            if claimed is None or claimed > self._unsure:
+                self._queues.find(*queue)  # so that it is synced with the rest
+        return self._finish(Exit.KILLED, begin, end)
 
-    def _after_crash(self) -> Recovered:
+    def _after_crash(self, last_exit: Exit) -> Recovered:
         """Read the log from a file on that was surely on disk, enter every record, cut at the first that is broken."""
-        queues_from = self._first_unsure_file()
+        queues_from = self._unsure
         index_from = self._index_from(queues_from)
         file = self._log.file_at(min(queues_from, index_from))
         begin = file.start if file is not None else self._log.start
-        return self._enter_all(Exit.CRASH, begin, queues_from)
+        if last_exit is Exit.DISK_FAILURE:
+            self._log.write_again(begin)
+        self._queues.cut_back(queues_from)
+        return self._finish(last_exit, begin, self._scan(begin, queues_from))
 
     def _index_from(self, queues_from: int) -> int:
         """From where on the index must be filled again."""
-        if self._index is None or (self._index.is_empty and not self._checkpoint.index_timestamp):
+        if self._index is None:
             return queues_from
-        return self._index.drop_unfinished(self._checkpoint.index_timestamp)
+        self._trust_index(self._index)
+        indexed = self._index.drop_unsynced()
+        safe = self._checkpoint.safe
+        return max(safe.keyless, indexed) if safe else indexed
 
-    def _enter_all(self, last_exit: Exit, begin: int, queues_from: int) -> Recovered:
-        end = self._rebuild(begin, queues_from)
+    def _trust_index(self, index: Index) -> None:
+        safe = self._checkpoint.safe
+        if safe:
+            index.trust(safe.indexed, _ANY_TIME)
+        else:
+            index.trust(self._log.end, self._checkpoint.index_timestamp)
+
+    def _finish(self, last_exit: Exit, begin: int, end: int) -> Recovered:
         if self._disagrees(begin, end):
             begin, end = self._log.start, self._rebuild_all()
         cut = self._log.truncate(end)
-        self._settle(begin, end)
+        self._settle(end)
         return Recovered(last_exit, begin, end, self._records, cut)
 
     def _first_unsure_file(self) -> int:
         """The start of the newest file that began before the checkpoint: everything before it is safe."""
-        if self._queues.is_empty:
+        if self._queues.is_empty or not self._log.files:
             return self._log.start
+        if self._checkpoint.safe:
+            file = self._log.file_at(self._checkpoint.safe.log) or self._log.files[-1]
+            return file.start if file.start <= self._checkpoint.safe.log else self._log.start
         safe = self._checkpoint.safe_timestamp
         for file in reversed(self._log.files):
             head = self._log.head_at(file.start)
@@ -135,10 +161,10 @@ class Recovery:
                 return file.start
         return self._log.start
 
-    def _rebuild(self, begin: int, queues_from: int) -> int:
-        self._queues.cut_back(queues_from)
+    def _scan(self, begin: int, queues_end: int) -> int:
+        """Enter every whole record from `begin` on; returns where they end. Queues lead nowhere behind that."""
         end = self._log.scan(begin, self._log.end, self._enter, verify=True)
-        if end < queues_from:
+        if end < queues_end:
             self._queues.cut_back(end)
         return end
 
@@ -146,7 +172,8 @@ class Recovery:
         if self._index:
             self._index.drop_all()
         self._records = 0
-        return self._rebuild(self._log.start, self._log.start)
+        self._queues.cut_back(self._log.start)
+        return self._scan(self._log.start, self._log.start)
 
     def _enter(self, head: RecordHead) -> None:
         self._remember(head)
@@ -157,11 +184,23 @@ class Recovery:
         missing = self._queues.fillers > 0 and begin > self._log.start
         return missing or (self._index is not None and self._index.last_offset >= end > 0)
 
-    def _settle(self, begin: int, end: int) -> None:
-        """Bring everything onto the disk before anyone relies on it, and only then say so."""
+    def _settle(self, end: int) -> None:
+        """Bring everything onto the disk before anyone relies on it, and only then say so.
+
+        What the dead process wrote before the last file may not be there yet either; what is there costs nothing.
+        """
         self._queues.settle()
+        self._queues.distrust(self._unsure)
         self._dispatcher.end = end
-        sync_files(self._log.files_between(begin, end))
+        self._log.sync()
         sync_queue_files(self._queues.take_dirty())
         self._checkpoint.log_timestamp = self._checkpoint.queues_timestamp = self._dispatcher.timestamp
+        self._checkpoint.safe = safe_offsets(end, self._index)
         self._checkpoint.save()
+
+
+def safe_offsets(end: int, index: Index | None) -> Safe:
+    """What a checkpoint may say once log and queues are on disk up to `end`."""
+    if index is None:
+        return Safe(end, 0, 0)
+    return Safe(end, index.synced_offset, end if index.is_empty else 0)

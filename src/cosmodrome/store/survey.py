@@ -20,7 +20,7 @@ from typing import NamedTuple
 from cosmodrome.errors import ProtocolError, StoreError
 from cosmodrome.store.checkpoint import Checkpoint
 from cosmodrome.store.consume_queue import ENTRY, ENTRY_SIZE, FILLER_SIZE, Entry, is_topic
-from cosmodrome.store.index_file import _HEADER as INDEX_HEADER
+from cosmodrome.store.index_file import HEADER as INDEX_HEADER
 from cosmodrome.store.mapped_file import NAME_DIGITS
 from cosmodrome.wire.record import RecordHead, head_at
 
@@ -30,6 +30,9 @@ _CHUNK = 1024 * 1024
 _ZEROS = bytes(_CHUNK)
 
 QueueKey = tuple[str, int]  # topic, queue id
+
+# Queues of Apache's whose messages are stored under another topic.
+LIGHT_QUEUE_PREFIX = "%LMQ%"
 
 
 class FoundFile(NamedTuple):
@@ -179,28 +182,31 @@ class QueueView:
     def max_offset(self) -> int:
         """The offset behind the last entry; found by halving, as zeros follow the entries of a sound queue."""
         for file in reversed(self.files):
-            view = self._maps.view(file.path)
-            positions = range(0, file.size - file.size % ENTRY_SIZE, ENTRY_SIZE)
-            if used := bisect_left(positions, True, key=lambda at, view=view: _is_zero(view, at)):  # type: ignore[misc]
+            if used := _used_entries(self._maps.view(file.path)):
                 return file.start // ENTRY_SIZE + used
         return self.first_offset
 
     def min_offset(self, log_start: int, max_offset: int) -> int:
         """The first offset whose record is still in the log."""
-        offsets = range(self.first_offset, max_offset)
-        return self.first_offset + bisect_left(offsets, log_start, key=self._physical_offset)
+        first = next((offset for offset, entry in self.entries() if entry[1] != FILLER_SIZE), max_offset)
+        return first + bisect_left(range(first, max_offset), log_start, key=self._physical_offset)
 
     def _physical_offset(self, queue_offset: int) -> int:
+        """For a filler, that of the entry before it: so the numbers never fall, and can be searched by halving."""
         entry = self.entry(queue_offset)
-        return -1 if entry is None or entry[1] == FILLER_SIZE else entry[0]
+        while entry is not None and entry[1] == FILLER_SIZE:
+            queue_offset -= 1
+            entry = self.entry(queue_offset)
+        return -1 if entry is None else entry[0]
 
 
-def _is_zero(view: memoryview, position: int) -> bool:
-    return bool(ENTRY.unpack_from(view, position)[1] <= 0)
+def _used_entries(view: memoryview) -> int:
+    positions = range(0, len(view) - ENTRY_SIZE + 1, ENTRY_SIZE)
+    return bisect_left(positions, True, key=lambda position: ENTRY.unpack_from(view, position)[1] <= 0)
 
 
 class IndexView(NamedTuple):
-    """The header of an index file. `count` is the number of the next entry; the first has number 1."""
+    """The header of an index file. `next_entry` is a number; the first entry has number 1."""
 
     path: Path
     size: int
@@ -209,16 +215,21 @@ class IndexView(NamedTuple):
     begin_offset: int
     end_offset: int
     used_slots: int
-    count: int
+    next_entry: int
 
     @property
     def entries(self) -> int:
-        return max(self.count - 1, 0)
+        return max(self.next_entry - 1, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Everything found in a store folder. `strays` are files that no broker puts where they lie."""
+    """Everything found in a store folder.
+
+    `strays` are files that no broker puts where they lie, and that keep one from starting; `passed_over` are those
+    that brokers pass over. Apache may keep queues in other forms, which are not looked at: all of them in RocksDB, or
+    those of `batch_topics` in a folder of their own.
+    """
 
     root: Path
     maps: Maps
@@ -229,6 +240,21 @@ class Survey:
     checkpoint: Checkpoint | None
     aborted: bool
     strays: list[Path]
+    passed_over: list[Path]
+    in_rocksdb: bool
+    batch_topics: frozenset[str]
+
+    @property
+    def own_queues(self) -> dict[QueueKey, QueueView]:
+        """The queues that hold the messages of their topic."""
+        return {key: queue for key, queue in self.queues.items() if not queue.topic.startswith(LIGHT_QUEUE_PREFIX)}
+
+    @property
+    def light_queues(self) -> int:
+        return len(self.queues) - len(self.own_queues)
+
+    def has_other_queues(self, topic: str) -> bool:
+        return self.in_rocksdb or topic in self.batch_topics
 
 
 def survey(root: Path) -> Survey:
@@ -236,47 +262,58 @@ def survey(root: Path) -> Survey:
     if not root.is_dir():
         raise StoreError(f"there is no folder {root}")
     if not (root / "commitlog").is_dir():
-        raise StoreError(f"{root} is not a store: it has no folder commitlog")
+        raise StoreError(f"{root} is not a store: it has no folder commitlog{_stores_below(root)}")
     strays: list[Path] = []
+    passed_over: list[Path] = []
     maps = Maps()
     log_files = list_log_files(root / "commitlog", strays)
-    queues = _list_queues(root / "consumequeue", maps, strays)
+    in_rocksdb = (root / "consumequeue" / "CURRENT").is_file()
+    queues = {} if in_rocksdb else _list_queues(root / "consumequeue", maps, strays, passed_over)
     checkpoint = root / "checkpoint"
     return Survey(
-        root,
-        maps,
-        LogView(log_files, agreed_size([log_files]), maps),
-        queues,
-        agreed_size(queue.files for queue in queues.values()),
-        list_index_files(root / "index", strays),
-        Checkpoint(checkpoint) if checkpoint.is_file() else None,
-        (root / "abort").exists(),
-        strays,
+        root=root,
+        maps=maps,
+        log=LogView(log_files, agreed_size([log_files]), maps),
+        queues=queues,
+        queue_file_size=agreed_size(queue.files for queue in queues.values()),
+        index=list_index_files(root / "index", strays),
+        checkpoint=Checkpoint(checkpoint) if checkpoint.exists() else None,
+        aborted=(root / "abort").exists(),
+        strays=strays,
+        passed_over=passed_over,
+        in_rocksdb=in_rocksdb,
+        batch_topics=frozenset(entry.name for entry in _scan(root / "batchconsumequeue")),
     )
+
+
+def _stores_below(root: Path) -> str:
+    """A hint for whoever named the folder of several brokers."""
+    stores = [entry.path for entry in _scan(root) if Path(entry.path, "commitlog").is_dir()]
+    return f"; did you mean {' or '.join(stores)}?" if stores else ""
 
 
 def list_log_files(directory: Path, strays: list[Path]) -> list[FoundFile]:
     """The files named after an offset, in order; any other goes to `strays`."""
     files = []
     for entry in _scan(directory):
-        if not entry.is_file():
+        if entry.is_dir():
             continue  # Apache passes over folders here
-        if len(entry.name) == NAME_DIGITS and _is_number(entry.name):
+        if entry.is_file() and len(entry.name) == NAME_DIGITS and _is_number(entry.name):
             files.append(FoundFile(Path(entry.path), int(entry.name), entry.stat().st_size))
         else:
             strays.append(Path(entry.path))
     return files
 
 
-def _list_queues(root: Path, maps: Maps, strays: list[Path]) -> dict[QueueKey, QueueView]:
+def _list_queues(root: Path, maps: Maps, strays: list[Path], passed_over: list[Path]) -> dict[QueueKey, QueueView]:
     queues = {}
     for topic in _scan(root):
         if not topic.is_dir() or not is_topic(topic.name):
-            strays.append(Path(topic.path))
+            passed_over.append(Path(topic.path))
             continue
         for queue in _scan(Path(topic.path)):
             if not queue.is_dir() or not _is_number(queue.name):
-                strays.append(Path(queue.path))
+                passed_over.append(Path(queue.path))
                 continue
             path = Path(queue.path)
             view = QueueView(path, topic.name, int(queue.name), list_log_files(path, strays), maps)
@@ -299,8 +336,8 @@ def _index_view(path: Path) -> IndexView:
     with path.open("rb") as file:
         header = file.read(INDEX_HEADER.size).ljust(INDEX_HEADER.size, b"\0")
         size = os.fstat(file.fileno()).st_size
-    fields = INDEX_HEADER.unpack(header)
-    return IndexView(path, size, *fields[:5], max(fields[5], 1))
+    begin_time, end_time, begin_offset, end_offset, used_slots, next_entry = INDEX_HEADER.unpack(header)
+    return IndexView(path, size, begin_time, end_time, begin_offset, end_offset, used_slots, max(next_entry, 1))
 
 
 def _scan(directory: Path) -> list[os.DirEntry[str]]:

@@ -12,14 +12,19 @@ from typing import NamedTuple
 from cosmodrome.errors import ProtocolError
 
 _HEAD = struct.Struct(">iiiii")
+_HEAD_SIZE = _HEAD.size
 _PROPERTIES_SIZE = struct.Struct(">h")
-_FIXED_SIZE = _HEAD.size + _PROPERTIES_SIZE.size
+_FIXED_SIZE = _HEAD_SIZE + _PROPERTIES_SIZE.size
+_unpack_head, _unpack_short = _HEAD.unpack_from, _PROPERTIES_SIZE.unpack_from
 
 
 class BatchItem(NamedTuple):
     flag: int
     body: bytes
     properties: str
+
+
+_new_tuple = tuple.__new__  # half the time of BatchItem(…)
 
 
 def encode_batch(items: Iterable[tuple[int, bytes, str]]) -> bytes:
@@ -37,24 +42,27 @@ def encode_batch(items: Iterable[tuple[int, bytes, str]]) -> bytes:
 
 def decode_batch(body: bytes | memoryview) -> list[BatchItem]:
     """Every item, or ProtocolError unless the items fill the body exactly."""
+    data = bytes(body)
     items: list[BatchItem] = []
-    position, end = 0, len(body)
-    while position < end:
-        if position + _FIXED_SIZE > end:
-            raise ProtocolError(f"a batch item is cut off at byte {position} of {end}")
-        size, _, _, flag, body_size = _HEAD.unpack_from(body, position)
-        body_at = position + _HEAD.size
-        body_end = body_at + body_size
-        if not 0 <= body_size <= size - _FIXED_SIZE or position + size > end:
-            raise ProtocolError(
-                f"a batch item of {size} bytes at {position} with a body of {body_size}; the batch has {end}"
-            )
-        (properties_size,) = _PROPERTIES_SIZE.unpack_from(body, body_end)
-        if properties_size != size - _FIXED_SIZE - body_size:
-            raise ProtocolError(
-                f"a batch item of {size} bytes at {position} with {properties_size} bytes of properties"
-            )
-        properties = str(body[body_end + 2 : position + size], "utf-8", "replace")
-        items.append(BatchItem(flag, bytes(body[body_at:body_end]), properties))
-        position += size
+    position, end = 0, len(data)
+    try:
+        while position < end:
+            size, _, _, flag, body_size = _unpack_head(data, position)
+            body_at = position + _HEAD_SIZE
+            properties_at = body_at + body_size + 2
+            next_at = position + size
+            if not 0 <= body_size <= size - _FIXED_SIZE or next_at > end:
+                raise ProtocolError(
+                    f"a batch item of {size} bytes at {position} with a body of {body_size}; the batch has {end}"
+                )
+            (properties_size,) = _unpack_short(data, properties_at - 2)
+            if properties_at + properties_size != next_at:
+                raise ProtocolError(
+                    f"a batch item of {size} bytes at {position} with {properties_size} bytes of properties"
+                )
+            properties = data[properties_at:next_at].decode("utf-8", "replace")
+            items.append(_new_tuple(BatchItem, (flag, data[body_at : properties_at - 2], properties)))
+            position = next_at
+    except struct.error:
+        raise ProtocolError(f"a batch item is cut off at byte {position} of {end}") from None
     return items

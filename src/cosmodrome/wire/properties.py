@@ -32,11 +32,15 @@ def decode(raw: str) -> dict[str, str]:
 
 def find(raw: str, name: str) -> str | None:
     """The value of one property without reading the others. `name` is not empty and holds no separators."""
-    _, mark, rest = f"\x02{raw}".rpartition(f"\x02{name}\x01")
+    if name not in raw:
+        return None
+    before, mark, rest = raw.rpartition(f"{name}\x01")
     if not mark:
         return None
-    # An empty value does not count, but an earlier one of that name does: rare enough for the long way.
-    return rest.partition(VALUE_END)[0] or decode(raw).get(name)
+    if (not before or before[-1] == VALUE_END) and (value := rest.partition(VALUE_END)[0]):
+        return value
+    # The end of a longer name, or an empty value, hides what may stand before it: rare enough for the long way.
+    return decode(raw).get(name)
 
 
 def append(raw: str, name: str, value: str) -> str:

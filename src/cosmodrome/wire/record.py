@@ -14,6 +14,7 @@ from __future__ import annotations
 import socket
 import struct
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -92,7 +93,6 @@ def encode_record(
     topic: bytes,
     body: bytes | memoryview,
     properties: bytes,
-    *,
     queue_id: int,
     flag: int,
     sys_flag: int,
@@ -154,6 +154,64 @@ def encode_record(
 
 
 _short = struct.Struct(">h").pack
+# Heads in which everything from the sys flag to the prepared transaction offset is one field, by its size.
+_pack_head = {
+    head.size - SYS_FLAG_AT - 4: struct.Struct(f">i4siiiqq{head.size - SYS_FLAG_AT - 4}si").pack
+    for head in _HEADS.values()
+}
+
+
+def encode_records(
+    topic: bytes,
+    items: Iterable[tuple[int, bytes, str]],
+    queue_id: int,
+    sys_flag: int,
+    born_timestamp: int,
+    born_host: bytes,
+    store_timestamp: int,
+    store_host: bytes,
+    queue_offset: int,
+    physical_offset: int,
+    reconsume_times: int,
+) -> tuple[bytes, list[int]]:
+    """What `encode_record` makes of each (flag, body, properties), side by side and at consecutive queue offsets.
+
+    Returns the records, and where in the log each begins and the last ends.
+    """
+    empty = encode_record(
+        topic,
+        b"",
+        b"",
+        queue_id,
+        0,
+        sys_flag,
+        born_timestamp,
+        born_host,
+        store_timestamp,
+        store_host,
+        0,
+        0,
+        reconsume_times,
+    )
+    empty_size, topic_at = len(empty), _HEAD_V4_SIZE - 2 * HOST_V4_SIZE + len(born_host) + len(store_host)
+    magic, shared, topic_field = empty[4:8], empty[SYS_FLAG_AT : topic_at - 4], empty[topic_at:-2]
+    pack_head = _pack_head[len(shared)]
+    parts: list[bytes] = []
+    bounds = [physical_offset]
+    try:
+        for flag, body, properties in items:
+            raw = properties.encode()
+            body_size, raw_size = len(body), len(raw)
+            size = empty_size + body_size + raw_size
+            crc = zlib.crc32(body) & 0x7FFFFFFF
+            head = pack_head(size, magic, crc, queue_id, flag, queue_offset, physical_offset, shared, body_size)
+            parts += (head, body, topic_field, _short(raw_size), raw)
+            queue_offset += 1
+            physical_offset += size
+            bounds.append(physical_offset)
+    except struct.error as error:
+        raise ProtocolError(f"a message that no record can hold: {error}") from None
+    return b"".join(parts), bounds
 
 
 def _with_v6_bits(sys_flag: int, born_host: bytes, store_host: bytes) -> int:
@@ -233,6 +291,12 @@ def head_at(view: bytes | bytearray | memoryview, position: int, limit: int) -> 
     )
 
 
+def properties_of(record: bytes | memoryview) -> str:
+    """The properties string of one whole record; ProtocolError if it is none."""
+    _, _, topic_end, end = _bounds(record, 0, len(record))
+    return str(record[topic_end + 2 : end], "utf-8", "replace")
+
+
 def check_at(view: bytes | bytearray | memoryview, position: int, limit: int, *, crc: bool = True) -> int:
     """The size of the whole, sound record at `position`, ending at or before `limit`; ProtocolError if there is none.
 
@@ -245,6 +309,15 @@ def check_at(view: bytes | bytearray | memoryview, position: int, limit: int, *,
         if zlib.crc32(view[body_at : body_at + body_size]) & CRC_MASK != body_crc:
             raise ProtocolError(f"the body of the record at {position} does not match its checksum")
     return int(size)
+
+
+def queue_offsets(view: bytes | memoryview) -> list[int]:
+    """Where each of the whole records of `view` lies in its queue."""
+    offsets, position, limit = [], 0, len(view)
+    while position < limit:
+        offsets.append(_PLACE.unpack_from(view, position + QUEUE_OFFSET_AT)[0])
+        position += _I32.unpack_from(view, position)[0]
+    return offsets
 
 
 def magic_at(view: bytes | bytearray | memoryview, position: int) -> tuple[int, int]:
@@ -426,7 +499,12 @@ def unpack_host(host: bytes) -> tuple[str, int]:
 
 def offset_msg_id(host: bytes, physical_offset: int) -> str:
     """The id that says where a message lies: its broker's packed host and its place in the log."""
-    return f"{host.hex().upper()}{physical_offset & 0xFFFFFFFFFFFFFFFF:016X}"
+    return (host + (physical_offset & 0xFFFFFFFFFFFFFFFF).to_bytes(8)).hex().upper()
+
+
+def offset_msg_ids(host: bytes, physical_offsets: Iterable[int]) -> str:
+    """The ids of several messages of one broker, comma-joined; none of the offsets is negative."""
+    return b"".join([host + offset.to_bytes(8) for offset in physical_offsets]).hex(",", len(host) + 8).upper()
 
 
 def parse_offset_msg_id(text: str) -> tuple[str, int, int]:

@@ -62,6 +62,82 @@ class SendReply(Header):
     transaction_id: str | None = None
     msg_region: str | None = wire("MSG_REGION", default=None)
     trace_on: bool | None = wire("TRACE_ON", default=None)
+    recall_handle: str | None = None
+
+
+@header
+class PushReply(Header):
+    """PUSH_REPLY_MESSAGE_TO_CLIENT: the reply to a message that the called producer sent."""
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: int
+    queue_id: int
+    sys_flag: int
+    born_timestamp: int
+    flag: int
+    born_host: str
+    store_host: str
+    store_timestamp: int
+    properties: str | None = None
+    reconsume_times: int | None = None
+    unit_mode: bool = False
+
+
+@header
+class RecallMessage(Header):
+    """RECALL_MESSAGE: take back the timed message that `recall_handle` names."""
+
+    topic: str
+    recall_handle: str
+    producer_group: str | None = None
+    broker_name: str | None = wire("bname", default=None)
+
+
+@header
+class RecallReply(Header):
+    msg_id: str
+    msg_region: str | None = wire("MSG_REGION", default=None)
+
+
+# --- transactions
+
+
+@header
+class EndTransaction(Header):
+    """END_TRANSACTION: what becomes of a half message; `commit_or_rollback` is a transaction value of the sys flag."""
+
+    producer_group: str
+    tran_state_table_offset: int
+    commit_log_offset: int
+    commit_or_rollback: int
+    from_transaction_check: bool = False
+    msg_id: str | None = None
+    transaction_id: str | None = None
+    topic: str | None = None
+    broker_name: str | None = wire("bname", default=None)
+
+
+@header
+class CheckTransactionState(Header):
+    """CHECK_TRANSACTION_STATE: a broker asks a producer about a half message; END_TRANSACTION is the answer."""
+
+    tran_state_table_offset: int
+    commit_log_offset: int
+    msg_id: str | None = None
+    transaction_id: str | None = None
+    offset_msg_id: str | None = None
+    topic: str | None = None
+    broker_name: str | None = wire("bname", default=None)
+
+
+@header
+class ResumeCheckHalfMessage(Header):
+    """RESUME_CHECK_HALF_MESSAGE: ask again about the half message that lies where `msg_id` says."""
+
+    msg_id: str
+    topic: str | None = None
 
 
 # --- pulling
@@ -116,6 +192,111 @@ class SendBack(Header):
     origin_topic: str | None = None
     unit_mode: bool = False
     max_reconsume_times: int | None = None
+
+
+# --- popping
+
+
+@header
+class PopMessage(Header):
+    """POP_MESSAGE; `queue_id` -1 is any queue, `init_mode` says where a new group begins: 0 first, 1 last."""
+
+    consumer_group: str
+    topic: str
+    queue_id: int
+    max_msg_nums: int
+    invisible_time: int
+    poll_time: int
+    born_time: int = 0
+    init_mode: int = 0
+    exp_type: str | None = None
+    exp: str | None = None
+    order: bool = False
+    attempt_id: str | None = None
+
+
+@header
+class PopReply(Header):
+    pop_time: int
+    invisible_time: int
+    revive_qid: int
+    rest_num: int
+    start_offset_info: str | None = None
+    msg_offset_info: str | None = None
+    order_count_info: str | None = None
+
+
+@header
+class PeekMessage(Header):
+    """PEEK_MESSAGE: what a pop would bring, without taking it."""
+
+    consumer_group: str
+    topic: str
+    queue_id: int
+    max_msg_nums: int
+
+
+@header
+class AckMessage(Header):
+    """ACK_MESSAGE; `extra_info` is the message's handle, `topic` where it was popped from."""
+
+    consumer_group: str
+    topic: str
+    queue_id: int
+    extra_info: str
+    offset: int
+
+
+@header
+class ChangeInvisibleTime(Header):
+    """CHANGE_MESSAGE_INVISIBLETIME: as an ack, but the message comes again in `invisible_time`."""
+
+    consumer_group: str
+    topic: str
+    queue_id: int
+    extra_info: str
+    offset: int
+    invisible_time: int
+
+
+@header
+class ChangeInvisibleTimeReply(Header):
+    pop_time: int
+    invisible_time: int
+    revive_qid: int
+
+
+@header
+class Notification(Header):
+    """NOTIFICATION: tell when there is something to pop."""
+
+    consumer_group: str
+    topic: str
+    queue_id: int
+    poll_time: int
+    born_time: int = 0
+    order: bool = False
+    attempt_id: str | None = None
+
+
+@header
+class NotificationReply(Header):
+    has_msg: bool
+    polling_full: bool = False
+
+
+@header
+class PollingInfo(Header):
+    """POLLING_INFO: how many pops wait."""
+
+    consumer_group: str
+    topic: str
+    queue_id: int
+
+
+@header
+class PollingInfoReply(Header):
+    polling_num: int
 
 
 # --- offsets
@@ -186,6 +367,24 @@ class QueryMessageReply(Header):
 class ViewMessage(Header):
     offset: int
     topic: str | None = None
+
+
+# --- the broker itself
+
+
+@header
+class ViewBrokerStats(Header):
+    """VIEW_BROKER_STATS_DATA: which figure, of what."""
+
+    stats_name: str
+    stats_key: str
+
+
+@header
+class BrokerConfigReply(Header):
+    """GET_BROKER_CONFIG: a DataVersion as JSON; the configuration itself is the body."""
+
+    version: str
 
 
 # --- clients and groups

@@ -13,13 +13,14 @@ import pytest
 from cosmodrome.config import FlushDiskType
 from cosmodrome.errors import ServiceNotAvailable
 from cosmodrome.store import Durability, GetStatus, MessageStore
-from cosmodrome.store.flusher import CHECKPOINT_INTERVAL_MS
+from cosmodrome.store.flusher import PAGE_BYTES
 from cosmodrome.store.mapped_file import MappedFile
 from cosmodrome.testing.clock import FakeClock
 from cosmodrome.wire.batch import BatchItem
 from tests.unit.store.kit import SMALL, bodies, kill, message, open_store
 
 SYNC = dataclasses.replace(SMALL, flush_disk_type=FlushDiskType.SYNC_FLUSH)
+EAGER = dataclasses.replace(SMALL, flush_commit_log_least_pages=0)
 
 
 @asynccontextmanager
@@ -55,7 +56,7 @@ class Gate:
 
 async def test_async_flush_promises_nothing_but_gets_it_done(tmp_path: Path) -> None:
     clock = FakeClock()
-    store = open_store(tmp_path, clock=clock)
+    store = open_store(tmp_path, EAGER, clock)
     flushed = asyncio.Event()
     store.flusher._on_flushed = lambda *_: flushed.set()
     async with flushing(store):
@@ -63,6 +64,35 @@ async def test_async_flush_promises_nothing_but_gets_it_done(tmp_path: Path) -> 
         assert await store.durable(end) is Durability.OK
         assert bodies(store) == [b"body"]
         await clock.advance(SMALL.flush_interval_commit_log - 1)
+        assert store.flusher.flushed == 0
+        await clock.advance(1)
+        await flushed.wait()
+        assert store.flusher.flushed == end
+
+
+async def test_async_flush_lets_a_few_pages_wait_for_more(tmp_path: Path) -> None:
+    clock = FakeClock()
+    store = open_store(tmp_path, clock=clock)
+    flushed = asyncio.Event()
+    store.flusher._on_flushed = lambda *_: flushed.set()
+    async with flushing(store):
+        store.append(message(body=b"x" * (SMALL.flush_commit_log_least_pages - 1) * PAGE_BYTES))
+        await clock.advance(SMALL.flush_commit_log_thorough_interval - SMALL.flush_interval_commit_log)
+        assert store.flusher.flushed == 0
+        end = store.append(message(body=b"x" * PAGE_BYTES)).end
+        await clock.advance(SMALL.flush_interval_commit_log)
+        await flushed.wait()
+        assert store.flusher.flushed == end
+
+
+async def test_async_flush_lets_nothing_wait_for_long(tmp_path: Path) -> None:
+    clock = FakeClock()
+    store = open_store(tmp_path, clock=clock)
+    flushed = asyncio.Event()
+    store.flusher._on_flushed = lambda *_: flushed.set()
+    async with flushing(store):
+        end = store.append(message()).end
+        await clock.advance(SMALL.flush_commit_log_thorough_interval - 1)
         assert store.flusher.flushed == 0
         await clock.advance(1)
         await flushed.wait()
@@ -170,7 +200,7 @@ async def test_the_failure_of_a_background_sync_is_not_forgotten(
     gate.error = OSError(5, "Input/output error")
     gate.let_through()
     clock = FakeClock()
-    store = open_store(tmp_path, clock=clock)
+    store = open_store(tmp_path, EAGER, clock)
     failed = asyncio.Event()
     refuse = store.flusher._on_failed
 
@@ -220,7 +250,7 @@ def test_what_was_appended_but_not_flushed_survives_a_kill(tmp_path: Path, confi
 
 async def test_the_checkpoint_follows_once_a_minute(tmp_path: Path) -> None:
     clock = FakeClock()
-    store = open_store(tmp_path, clock=clock)
+    store = open_store(tmp_path, EAGER, clock)
     flushed, saved = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     save, on_flushed = store._checkpoint.save, store.flusher._on_flushed
@@ -240,6 +270,6 @@ async def test_the_checkpoint_follows_once_a_minute(tmp_path: Path) -> None:
         await clock.advance(SMALL.flush_interval_commit_log)
         await flushed.wait()
         assert not (tmp_path / "checkpoint").exists()
-        await clock.advance(CHECKPOINT_INTERVAL_MS)
+        await clock.advance(SMALL.flush_consume_queue_thorough_interval)
         await saved.wait()
     assert struct.unpack_from(">qq", (tmp_path / "checkpoint").read_bytes()) == (stored, stored)

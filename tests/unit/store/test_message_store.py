@@ -9,6 +9,7 @@ import pytest
 from cosmodrome.config import KIB, StoreConfig
 from cosmodrome.errors import InvalidParameter, MessageIllegal, ServiceNotAvailable, StoreError
 from cosmodrome.store import GetStatus, MessageStore
+from cosmodrome.store.message_store import MAX_PULL_BYTES
 from cosmodrome.testing.clock import FakeClock
 from cosmodrome.wire.batch import BatchItem
 from cosmodrome.wire.java import java_hash
@@ -56,9 +57,33 @@ def test_records_side_by_side_are_one_slice(store: MessageStore) -> None:
         store.append(message())
     store.append(message(queue_id=1))
     store.append(message())
+    assert len(store.read("orders", 0, 0, 5).views) == 1
     result = store.read("orders", 0, 0, 32)
-    assert (result.count, len(result.views), result.next_offset) == (6, 2, 6)
+    assert (result.count, result.next_offset) == (6, 6)
     assert result.size == sum(map(len, result.views))
+
+
+def test_a_read_copies_nothing(store: MessageStore) -> None:
+    for number in range(40):
+        store.append(message(queue_id=number // 20 * (number % 2), TAGS="t"))
+    log = store._log.files[0].map
+    for codes in (None, frozenset({java_hash("t")})):
+        for offset in (0, 10, 20):
+            assert {id(view.obj) for view in store.read("orders", 0, offset, 32, codes=codes).views} == {id(log)}
+
+
+@pytest.mark.parametrize("max_bytes", [100, 5_000, 40_000, MAX_PULL_BYTES])
+@pytest.mark.parametrize("max_count", [-1, 1, 2, 7, 32, 1_000])
+def test_a_read_without_a_filter_brings_what_one_brings_whose_filter_fits_all(
+    store: MessageStore, max_count: int, max_bytes: int
+) -> None:
+    for number in range(150):  # over several files of the log and of the queue, alone and among others
+        store.append(message(queue_id=number % 5 // 4 if number > 60 else 0, body=b"%d" % number * 400, TAGS="t"))
+    for offset in range(store.max_offset("orders", 0)):
+        plain = store.read("orders", 0, offset, max_count, max_bytes)
+        filtered = store.read("orders", 0, offset, max_count, max_bytes, frozenset({java_hash("t")}))
+        assert b"".join(plain.views) == b"".join(filtered.views)
+        assert dataclasses.replace(plain, views=()) == dataclasses.replace(filtered, views=())
 
 
 # Every status of a read
@@ -239,7 +264,7 @@ def test_a_name_that_is_no_topic_never_becomes_a_path(store: MessageStore, tmp_p
     store.delete_topic(topic)
 
 
-def test_a_full_disk_ends_writing_and_says_why(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_refuses_messages_until_it_has_room(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
     store.append(message(body=b"kept"))
 
     def no_space(*_: object) -> int:
@@ -248,11 +273,11 @@ def test_a_full_disk_ends_writing_and_says_why(store: MessageStore, monkeypatch:
     monkeypatch.setattr("os.pwrite", no_space)
     with pytest.raises(ServiceNotAvailable, match="No space left"):
         store.append(message(body=b"x" * 65_400))
-    monkeypatch.undo()
-    with pytest.raises(ServiceNotAvailable, match="No space left"):
-        store.append(message())
-    assert store.refusal is not None
     assert bodies(store) == [b"kept"]
+    monkeypatch.undo()
+    assert store.append(message(body=b"room again")).queue_offset == 1
+    assert store.refusal is None
+    assert bodies(store) == [b"kept", b"room again"]
 
 
 def test_a_closed_store_takes_nothing(store: MessageStore) -> None:
@@ -342,7 +367,7 @@ def test_topics_and_queues_are_listed_and_deleted(store: MessageStore, tmp_path:
     assert bodies(store) == [b"body"]
 
 
-def test_arrivals_are_told_after_the_message_can_be_read(tmp_path: Path) -> None:
+def test_arrivals_are_told_after_the_messages_can_be_read_and_of_a_batch_once_for_each_tag(tmp_path: Path) -> None:
     seen = []
 
     def on_arrival(topic: str, queue_id: int, next_offset: int, tags_code: int) -> None:
@@ -350,12 +375,12 @@ def test_arrivals_are_told_after_the_message_can_be_read(tmp_path: Path) -> None
 
     told = MessageStore.open(tmp_path, SMALL, FakeClock(), on_arrival)
     told.append(message(queue_id=3, TAGS="t0"))
-    told.append_batch(message(), items(2))
+    told.append_batch(message(), [*items(2), *items(1)])
     told.append(message(sys_flag=SysFlag.PREPARED))
     assert seen == [
         ("orders", 3, 1, java_hash("t0"), 1),
-        ("orders", 0, 1, java_hash("t0"), 1),
-        ("orders", 0, 2, java_hash("t1"), 2),
+        ("orders", 0, 3, java_hash("t0"), 3),
+        ("orders", 0, 2, java_hash("t1"), 3),
     ]
 
 

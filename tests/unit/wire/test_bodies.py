@@ -85,6 +85,10 @@ EXAMPLES: list[tuple[Any, str]] = [
         f'{{"dataVersion":{VERSION_JSON},"offsetTable":{{"T@g":{{0:5,1:6}}}}}}',
     ),
     (
+        bodies.DelayOffsetsBody(VERSION, {1: 5, 18: 6}),
+        f'{{"dataVersion":{VERSION_JSON},"offsetTable":{{1:5,18:6}}}}',
+    ),
+    (
         bodies.LockBatch("g", "c", (QUEUE,)),
         f'{{"clientId":"c","consumerGroup":"g","mqSet":[{QUEUE_JSON}],"onlyThisBroker":false}}',
     ),

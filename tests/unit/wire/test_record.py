@@ -66,6 +66,42 @@ LAYOUTS = [
 ]
 
 
+@pytest.mark.parametrize("topic", [b"T", b"t" * 127, b"t" * 128])
+@pytest.mark.parametrize("born", ["10.0.0.1", "fe80::1"])
+@pytest.mark.parametrize("store", ["10.0.0.2", "2001:db8::2"])
+def test_several_records_are_each_as_if_alone(topic: bytes, born: str, store: str) -> None:
+    items = [(4, b"hi", "A\x01b\x02"), (-1, b"", ""), (7, b"x" * 300, "Ä\x01ü\x02")]
+    hosts = pack_host(born, 6), pack_host(store, 8)
+    data, bounds = record.encode_records(topic, items, 3, SysFlag.COMPRESSED, 5, hosts[0], 7, hosts[1], 9, 1 << 40, 11)
+    alone = [
+        record.encode_record(
+            topic,
+            body,
+            properties.encode(),
+            queue_id=3,
+            flag=flag,
+            sys_flag=SysFlag.COMPRESSED,
+            born_timestamp=5,
+            born_host=hosts[0],
+            store_timestamp=7,
+            store_host=hosts[1],
+            queue_offset=9 + number,
+            physical_offset=bounds[number],
+            reconsume_times=11,
+        )
+        for number, (flag, body, properties) in enumerate(items)
+    ]
+    assert data == b"".join(alone)
+    assert bounds == list(itertools.accumulate(map(len, alone), initial=1 << 40))
+
+
+@pytest.mark.parametrize("item", [(0, b"", "x" * 32768), (1 << 31, b"", "")])
+def test_several_records_are_refused_when_one_does_not_fit(item: tuple[int, bytes, str]) -> None:
+    host = pack_host("10.0.0.1", 6)
+    with pytest.raises(ProtocolError):
+        record.encode_records(b"T", [(0, b"", ""), item], 0, 0, 0, host, 0, host, 0, 0, 0)
+
+
 def test_a_message_is_the_reference_bytes() -> None:
     assert MESSAGE.encode() == REFERENCE
     assert decode_records(REFERENCE) == [MESSAGE]
@@ -208,6 +244,7 @@ def test_names_are_not_hosts(ip: str) -> None:
 @pytest.mark.parametrize("ip", ["10.0.0.2", "2001:db8::2"])
 def test_an_offset_id_says_where_the_message_lies(ip: str) -> None:
     text = record.offset_msg_id(pack_host(ip, 10911), 1 << 40)
+    assert record.offset_msg_ids(pack_host(ip, 10911), [1 << 40, 1 << 40]) == f"{text},{text}"
     assert len(text) in (32, 56)
     assert record.parse_offset_msg_id(text) == (ip, 10911, 1 << 40)
     assert record.parse_offset_msg_id(text.lower()) == (ip, 10911, 1 << 40)

@@ -12,8 +12,10 @@ from cosmodrome.wire.bodies.clients import (
 )
 from cosmodrome.wire.bodies.configs import (
     ConsumerOffsetsBody,
+    DelayOffsetsBody,
     GroupConfigBody,
     GroupConfigWrapper,
+    TimerMetricsBody,
     TopicConfigBody,
     TopicConfigWrapper,
     data_version_from_json,
@@ -29,6 +31,19 @@ from cosmodrome.wire.bodies.configs import (
 )
 from cosmodrome.wire.bodies.heartbeat import CheckClientConfig, ConsumerData, HeartbeatData
 from cosmodrome.wire.bodies.lists import ConsumerIds, GroupList, KVTable, TopicList
+from cosmodrome.wire.bodies.pop import (
+    MAX_POPPED,
+    Ack,
+    Assignment,
+    BatchAck,
+    BatchAckBody,
+    CheckPoint,
+    OrderInfo,
+    OrderInfosBody,
+    QueryAssignment,
+    RequestModeBody,
+    RequestModesBody,
+)
 from cosmodrome.wire.bodies.queues import (
     ConsumeOffset,
     ConsumeStats,
@@ -41,9 +56,17 @@ from cosmodrome.wire.bodies.queues import (
 )
 from cosmodrome.wire.bodies.registration import RegisterBrokerBody
 from cosmodrome.wire.bodies.routes import ClusterInfo, MemberGroup, decode_route, encode_route
+from cosmodrome.wire.bodies.stats import BrokerStats, StatsItem
 
 __all__ = [
+    "MAX_POPPED",
+    "Ack",
+    "Assignment",
+    "BatchAck",
+    "BatchAckBody",
+    "BrokerStats",
     "CheckClientConfig",
+    "CheckPoint",
     "ClientConnection",
     "ClusterInfo",
     "ConsumeDirectlyResult",
@@ -56,6 +79,7 @@ __all__ = [
     "ConsumerIds",
     "ConsumerOffsetsBody",
     "ConsumerRunningInfo",
+    "DelayOffsetsBody",
     "GroupConfigBody",
     "GroupConfigWrapper",
     "GroupList",
@@ -63,10 +87,17 @@ __all__ = [
     "KVTable",
     "LockBatch",
     "MemberGroup",
+    "OrderInfo",
+    "OrderInfosBody",
     "ProducerConnection",
+    "QueryAssignment",
     "QueueProgress",
     "RegisterBrokerBody",
+    "RequestModeBody",
+    "RequestModesBody",
     "ResetOffsets",
+    "StatsItem",
+    "TimerMetricsBody",
     "TopicConfigBody",
     "TopicConfigWrapper",
     "TopicList",

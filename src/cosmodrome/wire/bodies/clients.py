@@ -63,16 +63,21 @@ class ProducerConnection(Body):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerConnection(Body):
-    """The clients of a consumer group and what they subscribe to: GET_CONSUMER_CONNECTION_LIST."""
+    """The clients of a consumer group and what they subscribe to: GET_CONSUMER_CONNECTION_LIST.
+
+    `disagreement` is ours, and there only if clients subscribe to different things: what each of them wants.
+    """
 
     connections: tuple[ClientConnection, ...] = ()
     consume_type: ConsumeType = ConsumeType.PASSIVELY
     message_model: MessageModel = MessageModel.CLUSTERING
     consume_from: ConsumeFrom = ConsumeFrom.LAST_OFFSET
     subscriptions: Mapping[str, Subscription] = field(default_factory=dict)
+    disagreement: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> Json:
-        return {
+        json: Json = {"differingSubscriptions": dict(self.disagreement)} if self.disagreement else {}
+        return json | {
             "connectionSet": [connection.to_json() for connection in self.connections],
             "consumeFromWhere": self.consume_from,
             "consumeType": self.consume_type,
@@ -88,6 +93,7 @@ class ConsumerConnection(Body):
             consume_type=fields.enum("consumeType", CONSUME_TYPES, ConsumeType.PASSIVELY),
             message_model=fields.enum("messageModel", MESSAGE_MODELS, MessageModel.CLUSTERING),
             consume_from=fields.enum("consumeFromWhere", CONSUME_FROMS, ConsumeFrom.LAST_OFFSET),
+            disagreement=fields.text_map("differingSubscriptions"),
         )
 
 

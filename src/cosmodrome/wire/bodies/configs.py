@@ -228,6 +228,40 @@ class ConsumerOffsetsBody(Body):
         return cls(data_version_from(fields.object("dataVersion")), offsets)
 
 
+@dataclass(frozen=True, slots=True)
+class DelayOffsetsBody(Body):
+    """Offsets by delay level: GET_ALL_DELAY_OFFSET and delayOffset.json. Apache 4.x writes no data version."""
+
+    data_version: DataVersion
+    offsets: Mapping[int, int] = field(default_factory=dict)
+
+    def to_json(self) -> Json:
+        return {"dataVersion": data_version_to_json(self.data_version), "offsetTable": dict(self.offsets)}
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> Self:
+        return cls(data_version_from(fields.object("dataVersion")), _offsets(fields.object("offsetTable")))
+
+
+@dataclass(frozen=True, slots=True)
+class TimerMetricsBody(Body):
+    """How many timers are pending, and since when that is so, by topic: GET_TIMER_METRICS and timermetrics."""
+
+    data_version: DataVersion
+    pending: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    def to_json(self) -> Json:
+        counts = {topic: {"count": count, "timeStamp": at_ms} for topic, (count, at_ms) in self.pending.items()}
+        return {"dataVersion": data_version_to_json(self.data_version), "timingCount": counts}
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> Self:
+        pending = {
+            topic: (metric.int64("count"), metric.int64("timeStamp")) for topic, metric in fields.table("timingCount")
+        }
+        return cls(data_version_from(fields.object("dataVersion")), pending)
+
+
 def _offsets(queues: Fields) -> dict[int, int]:
     return {
         as_int(queue_id, 0, 32, "a queue id"): as_int(offset, 0, 64, "an offset")

@@ -1,0 +1,247 @@
+"""`cosmodrome store`: look at a store folder, check it, repair it. No broker is asked."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import click
+
+from cosmodrome.cli.options import config_option, output_option
+from cosmodrome.cli.output import echo_json
+from cosmodrome.clock import SystemClock
+from cosmodrome.config import StoreConfig, read_properties
+from cosmodrome.errors import StoreError
+from cosmodrome.store.findings import counted
+from cosmodrome.store.inspection import Inspection
+from cosmodrome.store.inspection import inspect as inspect_store
+from cosmodrome.store.repair import RepairPlan, plan_repair
+from cosmodrome.store.repair import repair as repair_store
+from cosmodrome.store.verification import Progress, Verification, quiet
+from cosmodrome.store.verification import verify as verify_store
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_PIPE_COLUMNS = 200  # of a table that goes into a file or another program
+
+folder_argument = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+
+
+def _tells_disk_errors(command: Callable[P, R]) -> Callable[P, R]:
+    """What the system refuses is told like everything else that goes wrong: in one line that says what to do."""
+
+    @functools.wraps(command)
+    def told(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except PermissionError as error:
+            raise StoreError(f"{error}; run this as the user that runs the broker") from error
+        except OSError as error:
+            raise StoreError(str(error)) from error
+
+    return told
+
+
+@click.group()
+def store() -> None:
+    """Inspect, verify or repair a store folder, whoever wrote it."""
+
+
+@store.command()
+@folder_argument
+@output_option
+@_tells_disk_errors
+def inspect(folder: Path, output: str) -> None:
+    """Show what lies in DIR. It may be in use; nothing is changed."""
+    found = inspect_store(folder)
+    if output == "json":
+        echo_json(_json(found))
+    else:
+        _show_inspection(found)
+
+
+@store.command()
+@folder_argument
+@output_option
+@_tells_disk_errors
+def verify(folder: Path, output: str) -> None:
+    """Walk everything in DIR and list what is wrong; the exit code is then 1. Stop its broker first."""
+    with quiet(folder), _progress("verifying") as progress:
+        found = verify_store(folder, progress)
+    _show_verification(found, output)
+
+
+@store.command()
+@folder_argument
+@click.option("--write", is_flag=True, help="Do it. Without this, only say what would be done.")
+@click.option("--rebuild", is_flag=True, help="Build queues and index anew even if nothing is wrong with them.")
+@config_option
+@output_option
+@_tells_disk_errors
+def repair(folder: Path, write: bool, rebuild: bool, config_file: str | None, output: str) -> None:
+    """Mend the log of DIR and build its queues and index anew. Stop its broker first.
+
+    Whole records stay; nothing is deleted, for what is replaced goes to folders that end in .bad. File sizes are those
+    of the files that are there, or those of the config file. It may be interrupted and run again.
+    """
+    config = StoreConfig().with_properties(read_properties(Path(config_file))) if config_file else None
+    with _progress("looking") as progress:
+        plan = plan_repair(folder, config, rebuild=rebuild, progress=progress)
+    if output == "text":
+        _show_plan(plan, write=write)
+    if plan.obstacles:
+        raise StoreError("this cannot be repaired: " + "; ".join(plan.obstacles))
+    if write and plan.steps:
+        with _progress("repairing") as progress:
+            repaired = repair_store(folder, SystemClock(), config, progress)
+        _show_verification(repaired, output)
+    elif output == "json":
+        found = plan.verification
+        echo_json(_json({"folder": folder, "problemCount": found.problem_count, "steps": plan.steps}))
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Progress]:
+    """A bar on standard error, if someone sits before it."""
+    from rich.console import Console  # here: it costs every other command a tenth of a second
+    from rich.progress import Progress as Bar
+
+    with Bar(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+# Showing
+
+
+def _json(value: Any) -> Any:
+    """Dataclasses and named tuples become objects with Java's kind of names."""
+    if dataclasses.is_dataclass(value):
+        return {_camel(field.name): _json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {_camel(name): _json(part) for name, part in value._asdict().items()}
+    if isinstance(value, dict):
+        return {str(key): _json(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_json(part) for part in value]
+    return _text(str(value)) if isinstance(value, str | Path) else value
+
+
+def _text(text: str) -> str:
+    """A file's name need not be UTF-8, but JSON must be."""
+    return text.encode(errors="surrogateescape").decode(errors="replace")
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)
+
+
+def _show_inspection(found: Inspection) -> None:
+    from rich.console import Console
+
+    for line in _inspection_lines(found):
+        click.echo(line)
+    console = Console(width=None if sys.stdout.isatty() else _PIPE_COLUMNS)
+    if found.topics:
+        console.print(_table(("topic", "queues", "messages", "first stored", "last stored"), _topic_rows(found)))
+    if found.index:
+        console.print(_table(("index file", "entries", "log range", "first stored", "last stored"), _index_rows(found)))
+
+
+def _inspection_lines(found: Inspection) -> Iterator[str]:
+    log, checkpoint = found.log, found.checkpoint
+    yield f"{found.folder}: {'clean exit' if found.clean else 'in use, or its last broker died'}"
+    size, files = counted(log.end - log.start, "byte"), counted(len(log.files), "file")
+    yield f"log: {log.start} to {log.end} ({size}), {files} of {log.file_size:,} bytes"
+    yield f"stored: {_time(log.first_store_timestamp)} to {_time(log.last_store_timestamp)}"
+    if checkpoint is None:
+        yield "checkpoint: none"
+    else:
+        times = map(_time, (checkpoint.log_timestamp, checkpoint.queues_timestamp, checkpoint.index_timestamp))
+        yield "checkpoint: log {}, queues {}, index {}".format(*times)
+    messages = sum(topic.messages for topic in found.topics)
+    yield (
+        f"topics: {len(found.topics):,} with {counted(found.queue_count, 'queue')} and {counted(messages, 'message')}"
+    )
+    yield f"config: {', '.join(file.name for file in found.config) or 'none'}"
+
+
+def _topic_rows(found: Inspection) -> Iterator[tuple[str, ...]]:
+    for topic in found.topics:
+        times = _time(topic.first_store_timestamp), _time(topic.last_store_timestamp)
+        yield topic.topic, str(len(topic.queues)), f"{topic.messages:,}", *times
+
+
+def _index_rows(found: Inspection) -> Iterator[tuple[str, ...]]:
+    for file in found.index:
+        offsets = f"{file.begin_offset} to {file.end_offset}"
+        yield file.name, f"{file.entries:,}", offsets, _time(file.begin_timestamp), _time(file.end_timestamp)
+
+
+def _table(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Any:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE)
+    for number, column in enumerate(columns):
+        table.add_column(column, overflow="fold", justify="right" if number in (1, 2) else "left")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def _time(timestamp_ms: int) -> str:
+    if timestamp_ms <= 0:
+        return "-"
+    try:
+        return f"{datetime.fromtimestamp(timestamp_ms / 1000, UTC).astimezone():%Y-%m-%d %H:%M:%S}"
+    except (OverflowError, ValueError, OSError):  # a damaged store may say anything
+        return str(timestamp_ms)
+
+
+def _show_verification(found: Verification, output: str) -> None:
+    """The result, and exit code 1 when anything is wrong."""
+    if output == "json":
+        echo_json({"sound": found.is_sound, **_json(found)})
+    else:
+        for line in _verification_lines(found):
+            click.echo(line)
+    if not found.is_sound:
+        raise click.exceptions.Exit(1)
+
+
+def _verification_lines(found: Verification) -> Iterator[str]:
+    yield from map(str, found.problems)
+    if (rest := found.problem_count - len(found.problems)) > 0:
+        yield f"and {rest} more"
+    yield from (f"note: {note}" for note in found.notes)
+    verdict = counted(found.problem_count, "problem") if found.problem_count else "sound"
+    yield (
+        f"{found.folder}: {verdict}; walked {counted(found.records, 'record')} "
+        f"({counted(found.log_end - found.log_start, 'byte')}), {counted(found.queues, 'queue')} of "
+        f"{counted(found.topics, 'topic')}, {counted(found.index_files, 'index file')} with "
+        f"{found.index_entries:,} entries"
+    )
+
+
+def _show_plan(plan: RepairPlan, *, write: bool) -> None:
+    if not plan.steps and not plan.obstacles:
+        click.echo(f"{plan.verification.folder}: nothing that a repair could mend")
+        for problem in plan.verification.problems:
+            click.echo(f"left as it is: {problem}")
+        return
+    for problem in plan.verification.problems:
+        click.echo(f"wrong: {problem}")
+    for step in plan.steps:
+        click.echo(f"{'now' if write else 'would'}: {step}")
+    if not write and plan.steps:
+        click.echo("nothing was changed; --write does it")

@@ -1,0 +1,27 @@
+"""How long the bytes in hand have waited."""
+
+from __future__ import annotations
+
+import asyncio
+
+
+class Turn:
+    """One turn of the event loop: it finds some sockets ready, and reads and serves one after the other.
+
+    What is read last was ready when the first was, so it has waited since then at least. Shared by the connections of
+    a server, whose turn it is.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._began: float | None = None
+
+    def began(self) -> float:
+        """When the first socket of this turn was read, by the loop's clock. To be called while reading."""
+        if self._began is None:
+            self._began = self._loop.time()
+            self._loop.call_soon(self._end)  # runs when all that was ready is read
+        return self._began
+
+    def _end(self) -> None:
+        self._began = None

@@ -1,0 +1,179 @@
+"""Deleting what is no longer kept, off the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+
+from cosmodrome.clock import Clock, sleep_unless
+from cosmodrome.config import StoreConfig
+from cosmodrome.store.commit_log import CommitLog
+from cosmodrome.store.consume_queue import ConsumeQueues
+from cosmodrome.store.index_file import Index
+from cosmodrome.store.mapped_file import MappedFile, delete_for_good
+from cosmodrome.store.retention import LogFile, Retention
+
+log = logging.getLogger(__name__)
+
+FIRST_DELETION_MS = 60_000  # after a start, so that whoever started a broker by mistake can still stop it
+QUEUES_PER_TURN = 50
+
+DiskUsed = Callable[[Path], float]
+
+
+def disk_used(path: Path) -> float:
+    """The share of a disk that is used, as `df` counts it."""
+    disk = os.statvfs(path)
+    used = disk.f_blocks - disk.f_bfree
+    return used / (used + disk.f_bavail) if used + disk.f_bavail else 0.0
+
+
+class Cleaner:
+    """Carries out what `Retention` decides: whole files of the log, never the last; then what led into them.
+
+    Lists change on the loop and at once, so a reader sees a file or does not; files go in a thread, one by one, each
+    for good before the next. So whenever the process dies, the log on disk is in one piece.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        config: StoreConfig,
+        clock: Clock,
+        commit_log: CommitLog,
+        queues: ConsumeQueues,
+        index: Index | None,
+        *,
+        settled: Callable[[], int],
+        on_disk_full: Callable[[str | None], None],
+        used: DiskUsed = disk_used,
+    ) -> None:
+        self._root = root
+        self._config = config
+        self._clock = clock
+        self._log = commit_log
+        self._queues = queues
+        self._index = index
+        self._settled = settled
+        self._on_disk_full = on_disk_full
+        self._used = used
+        self.retention = Retention(config)
+        self._cleaned_to = commit_log.start
+        self._forgotten: deque[MappedFile] = deque()  # in no list any more, but still on disk
+        self._retry_ms = 0
+        self._asked = asyncio.Event()
+        self._turn = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Watch the disk from the first moment on; delete only after a while, unless asked to."""
+        deletes_from_ms = self._clock.now_ms() + FIRST_DELETION_MS
+        while True:
+            self._asked.clear()
+            if self.retention.is_asked or self._clock.now_ms() >= deletes_from_ms:
+                await self.clean()
+            else:
+                await self.measure()
+            await sleep_unless(self._asked, self._clock, self._config.clean_resource_interval)
+
+    def delete_soon(self) -> None:
+        """Delete expired files now, whatever the hour."""
+        self.retention.delete_soon()
+        self._asked.set()
+
+    async def measure(self) -> float:
+        """How full the disk is; the store is told whether it may write."""
+        try:
+            shares = await asyncio.to_thread(self._measure)
+        except OSError as error:
+            log.warning("cannot tell how full the disk is: %s", error)
+            return 0.0
+        used = max(shares.values())
+        self._on_disk_full(_refusal(shares) if self.retention.is_full(used) else None)
+        return used
+
+    def _measure(self) -> dict[str, float]:
+        folders = {"CL": self._root / "commitlog", "CQ": self._root / "consumequeue", "INDEX": self._root / "index"}
+        return {name: self._used(folder if folder.exists() else self._root) for name, folder in folders.items()}
+
+    async def clean(self) -> None:
+        """One round: old files of the log, then files of queues and index that lead nowhere any more."""
+        async with self._turn:
+            await self._clean_log()
+            if self._cleaned_to < self._log.start:
+                await self._clean_derived()
+
+    async def clean_queues(self) -> None:
+        """Look at every queue and index file now."""
+        async with self._turn:
+            await self._clean_derived()
+
+    async def _clean_log(self) -> None:
+        if self._clock.now_ms() < self._retry_ms or not await self._delete_forgotten(0):
+            return
+        for _ in range(self._config.delete_file_batch_max):
+            used = await self.measure()
+            verdict = self.retention.decide(await self._candidates(), used, self._clock.now_ms())
+            for file in verdict.delete:
+                log.info("deleting file %d of the log: %s", file.start, verdict.reason)
+                self._forgotten.append(self._log.take_first())
+                self._queues.log_moved()
+                if not await self._delete_forgotten(self._config.delete_commit_log_files_interval):
+                    return
+            if not verdict.again:
+                return
+
+    async def _candidates(self) -> list[LogFile]:
+        """The oldest files that nobody needs: synced, and in their queues."""
+        settled = self._settled()
+        whole = (file for file in self._log.files[:-1] if file.start + file.size <= settled)
+        return await asyncio.to_thread(_aged, list(islice(whole, self._config.delete_file_batch_max)))
+
+    async def _delete_forgotten(self, pause_ms: int) -> bool:
+        """In the order they were forgotten. One that does not go is tried again later, and those behind it wait."""
+        while self._forgotten:
+            file = self._forgotten[0]
+            try:
+                await asyncio.to_thread(delete_for_good, file)
+            except OSError as error:
+                log.error("cannot delete %s: %s; trying again later", file.path, error)
+                self._retry_ms = self._clock.now_ms() + self._config.redelete_hanged_file_interval
+                return False
+            self._forgotten.popleft()
+            await self._clock.sleep(pause_ms)
+        return True
+
+    async def _clean_derived(self) -> None:
+        start = self._log.start
+        for number, (topic, queue_id) in enumerate(self._all_queues(), 1):
+            expired = self._queues.take_expired(topic, queue_id, start)
+            if expired:
+                log.info("deleting %d files of queue %d of %s: their messages are gone", len(expired), queue_id, topic)
+                self._forgotten += expired
+                if not await self._delete_forgotten(self._config.delete_consume_queue_files_interval):
+                    return
+            if number % QUEUES_PER_TURN == 0:
+                await asyncio.sleep(0)
+        if self._index is not None:
+            for index_file in self._index.take_expired(start):
+                log.info("deleting index file %s: its messages are gone", index_file.path.name)
+                await asyncio.to_thread(index_file.delete)
+        self._cleaned_to = start
+
+    def _all_queues(self) -> Iterator[tuple[str, int]]:
+        for topic in self._queues.topics():
+            for queue_id in self._queues.ids(topic):
+                yield topic, queue_id
+
+
+def _aged(files: list[MappedFile]) -> list[LogFile]:
+    return [LogFile(file.start, os.stat(file.path).st_mtime_ns // 1_000_000) for file in files]
+
+
+def _refusal(shares: dict[str, float]) -> str:
+    ratios = " ".join(f"{name}: {share:5.2f}" for name, share in shares.items())
+    return f"the broker's disk is full [{ratios}]; make room or let it keep messages for less time (fileReservedTime)"

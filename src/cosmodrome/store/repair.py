@@ -1,0 +1,389 @@
+"""Making a damaged store whole again: what the log holds is kept, and everything derived from it is built anew.
+
+Nothing is deleted. What is replaced or cut goes to folders beside the store's own, whose names end in `.bad`; no
+broker looks there. Wherever a repair is interrupted, running it again finishes it, and so does starting a broker: the
+folder is marked as left by a crash, with nothing known to be safe, until all is done.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import chain, count, pairwise
+from pathlib import Path
+
+from cosmodrome.clock import Clock
+from cosmodrome.config import MIB, StoreConfig
+from cosmodrome.errors import StoreError
+from cosmodrome.store.checkpoint import Checkpoint
+from cosmodrome.store.commit_log import BLANK
+from cosmodrome.store.consume_queue import ENTRY_SIZE
+from cosmodrome.store.expected import Expected
+from cosmodrome.store.findings import Area, counted
+from cosmodrome.store.index_shape import DEFAULT_SHAPE, IndexShape, find_shape
+from cosmodrome.store.lock import AbortMark, StoreLock
+from cosmodrome.store.log_walk import Damage, Tail, walk
+from cosmodrome.store.mapped_file import sync_directory, sync_path
+from cosmodrome.store.message_store import MessageStore
+from cosmodrome.store.survey import (
+    LIGHT_QUEUE_PREFIX,
+    FoundFile,
+    LogView,
+    Maps,
+    QueueKey,
+    QueueView,
+    Survey,
+    agreed_size,
+    list_index_files,
+    list_log_files,
+    survey,
+)
+from cosmodrome.store.verification import (
+    Progress,
+    Verification,
+    claimed_end,
+    deleted_topics,
+    no_progress,
+    quiet,
+    verify,
+)
+from cosmodrome.wire.record import BLANK_MAGIC, MIN_SIZE, RecordHead, SysFlag, encode_record, pack_host
+
+# What takes the place of damaged bytes: records that belong into no queue and no index, of a size any broker reads.
+MAX_VOID_BYTES = 1 * MIB
+_VOID_TOPIC = b"void"
+_NOWHERE = pack_host("0.0.0.0", 0)
+
+# What is derived from the log, or speaks about it; config tables are not.
+_REBUILT = (Area.FILES, Area.LOG, Area.QUEUES, Area.INDEX, Area.CHECKPOINT)
+
+
+@dataclass(frozen=True, slots=True)
+class RepairPlan:
+    """What a repair would do. `obstacles` are what it cannot mend and what keeps it from mending the rest."""
+
+    verification: Verification
+    steps: list[str]
+    obstacles: list[str]
+
+
+def plan_repair(
+    root: Path, config: StoreConfig | None = None, *, rebuild: bool = False, progress: Progress = no_progress
+) -> RepairPlan:
+    """Look only. With `rebuild`, queues and index are to be built anew even if nothing is wrong with them."""
+    with quiet(root):
+        verification = verify(root, progress)
+        found = _survey(root, config)
+    is_wrong = _short_files(found.log) or any(verification.counts.get(area) for area in _REBUILT)
+    if not rebuild and not is_wrong:
+        return RepairPlan(verification, [], [])
+    obstacles = _obstacles(found)
+    return RepairPlan(verification, [] if obstacles else _steps(found, verification, config), obstacles)
+
+
+def repair(
+    root: Path, clock: Clock, config: StoreConfig | None = None, progress: Progress = no_progress
+) -> Verification:
+    """Carry out what `plan_repair` says, and verify the result. StoreError if a broker uses the store or obstacles lie
+    in the way. Without a `config`, file sizes are those of the files that are there."""
+    found = _survey(root, config)
+    lock = StoreLock(root / "lock")
+    try:
+        if obstacles := _obstacles(found):
+            raise StoreError("; ".join(obstacles))
+        rebuilt = _config(found, config)
+        claimed = claimed_end(found)
+        _distrust(root)
+        _tidy_log(found)
+        idle = _mend_log(survey(root), claimed, progress)
+        _set_derived_aside(root, idle)
+        MessageStore.open(root, rebuilt, clock).close()
+    finally:
+        lock.release()
+    with quiet(root):
+        return verify(root, progress)
+
+
+def _survey(root: Path, config: StoreConfig | None) -> Survey:
+    """What is there, with the size that the log's files should have."""
+    found = survey(root)
+    if config is None:
+        return found
+    return replace(found, log=LogView(found.log.files, config.mapped_file_size_commit_log, found.maps))
+
+
+def _obstacles(found: Survey) -> list[str]:
+    """What only a person can mend: the bytes of missing files, and what to drop of files that are too long."""
+    log, size = found.log, found.log.file_size
+    if not log.files_end:
+        return ["there is no log to build anything from"]
+    odd = [file for file in log.files if file.size > size or file.start % size]
+    lonely = [before for before, after in pairwise(log.files) if after.start > before.start + size]
+    return [
+        *(f"{file.path} has {file.size} bytes and should have {size}, or has a wrong name" for file in odd),
+        *(f"the log file behind {file.path} is missing; put it back" for file in lonely),
+    ]
+
+
+# The plan in words
+
+
+def _steps(found: Survey, verification: Verification, config: StoreConfig | None) -> list[str]:
+    rebuilt = _config(found, config)
+    queue_size = rebuilt.mapped_file_size_consume_queue
+    return [
+        *(f"move {stray.name} from commitlog to commitlog.bad" for stray in _log_strays(found)),
+        *(f"fill {file.path.name} up to {found.log.file_size:,} bytes with zeros" for file in _short_files(found.log)),
+        *_damage_steps(verification),
+        *_tail_steps(verification.tail),
+        *(f"rename {name} to {_free_name(found.root / name).name}" for name in _derived(found.root)),
+        *_light_steps(found),
+        f"build the queues anew from {counted(verification.records, 'record')}, {queue_size:,} bytes a file",
+        _index_step(rebuilt),
+        "verify the result",
+    ]
+
+
+def _damage_steps(verification: Verification) -> Iterator[str]:
+    for begin, end, reason in verification.damages:
+        what = f"replace {counted(end - begin, 'byte')} at {begin} of the log by empty records ({reason})"
+        yield f"{what}; commitlog.bad keeps them"
+    if (rest := verification.damage_count - len(verification.damages)) > 0:
+        yield f"replace {counted(rest, 'more damaged part')} of the log in the same way"
+
+
+def _tail_steps(tail: Tail) -> Iterator[str]:
+    if tail.end > tail.begin:
+        size = counted(tail.end - tail.begin, "byte")
+        records = ", among them whole records that no queue knows" if tail.holds_records else ""
+        yield f"cut {size} behind {tail.begin} off the log{records}; commitlog.bad keeps them"
+
+
+def _light_steps(found: Survey) -> Iterator[str]:
+    if found.light_queues:
+        queues = counted(found.light_queues, "queue")
+        yield f"leave out {queues} of light topics ({LIGHT_QUEUE_PREFIX}…): only Apache fills them"
+
+
+def _index_step(config: StoreConfig) -> str:
+    if not config.message_index_enable:
+        return "leave out the index: there is none now (-c broker.conf says otherwise)"
+    return f"build the index anew, {config.max_hash_slot_num:,} slots and {config.max_index_num:,} entries a file"
+
+
+def _derived(root: Path) -> list[str]:
+    return [name for name in ("consumequeue", "index") if (root / name).is_dir()]
+
+
+# Sizes
+
+
+def _config(found: Survey, config: StoreConfig | None) -> StoreConfig:
+    """File sizes for what is built: as configured, else as the old files had them, else Apache's defaults.
+
+    A repair that was interrupted may have moved the old files aside already.
+    """
+    root = found.root
+    if config is not None:
+        return config
+    queue_folders = [root / "consumequeue", *_asides(root, "consumequeue")]
+    index_folders = [root / "index", *_asides(root, "index")]
+    shape = next(filter(None, map(_index_shape, index_folders)), DEFAULT_SHAPE)
+    defaults = StoreConfig()
+    return replace(
+        defaults,
+        mapped_file_size_commit_log=found.log.file_size,
+        mapped_file_size_consume_queue=next(
+            filter(None, map(_queue_file_size, queue_folders)), defaults.mapped_file_size_consume_queue
+        ),
+        max_hash_slot_num=shape.slots,
+        max_index_num=shape.entries,
+        message_index_enable=any(folder.is_dir() for folder in index_folders),
+    )
+
+
+def _queue_file_size(folder: Path) -> int:
+    size = agreed_size(list_log_files(queue, []) for queue in folder.glob("*/*"))
+    return size if size % ENTRY_SIZE == 0 else 0
+
+
+def _index_shape(folder: Path) -> IndexShape | None:
+    maps = Maps()
+    shapes = (find_shape(file, maps.view(file.path)) for file in list_index_files(folder, []))
+    return next(filter(None, shapes), None)
+
+
+def _asides(root: Path, name: str) -> list[Path]:
+    """What repairs moved away, the newest first."""
+    return sorted(root.glob(f"{name}.bad*"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+
+
+# Steps
+
+
+def _distrust(root: Path) -> None:
+    """From here to the end, whoever opens the store has to build queues and index from the whole log."""
+    AbortMark(root / "abort").distrust_memory()
+    checkpoint = Checkpoint(root / "checkpoint")
+    checkpoint.forget()
+    checkpoint.save()
+
+
+def _log_strays(found: Survey) -> list[Path]:
+    return [stray for stray in found.strays if stray.parent == found.root / "commitlog"]
+
+
+def _short_files(log: LogView) -> list[FoundFile]:
+    return [file for file in log.files if file.size < log.file_size]
+
+
+def _tidy_log(found: Survey) -> None:
+    for stray in _log_strays(found):
+        stray.rename(_free_name(_bad_log_folder(found.root) / stray.name, suffix=""))
+    for file in _short_files(found.log):
+        os.truncate(file.path, found.log.file_size)
+
+
+def _mend_log(found: Survey, claimed: int, progress: Progress) -> set[QueueKey]:
+    """Void what is damaged, copy aside what will be cut; returns the queues of which the log has no record left."""
+    idle, expected, timestamp = set(found.own_queues), Expected(deleted_topics(found.root)), 0
+    log = found.log
+    for part in walk(log, claimed):
+        if isinstance(part, RecordHead):
+            timestamp = part.store_timestamp
+            key = part.topic, part.queue_id
+            if key in idle and expected.traces(part).entry is not None:
+                idle.discard(key)
+        elif isinstance(part, Damage):
+            progress(part.begin - log.start, log.files_end - log.start)
+            for file, begin, end in _by_file(log, part.begin, part.end):
+                _copy_aside(found.root, log.view(file)[begin - file.start : end - file.start], begin)
+                _void(file, begin, end, timestamp)
+        else:
+            _copy_tail(found, part)
+    return idle
+
+
+def _copy_tail(found: Survey, tail: Tail) -> None:
+    """Later files that begin with anything are not copied: they are moved as a whole when the log is cut."""
+    log = found.log
+    for file, begin, end in _by_file(log, tail.begin, tail.end):
+        view = log.view(file)
+        if begin > file.start or file is log.files[0] or not any(view[: BLANK.size]):
+            _copy_aside(found.root, view[begin - file.start : end - file.start], begin)
+
+
+def _by_file(log: LogView, begin: int, end: int) -> Iterator[tuple[FoundFile, int, int]]:
+    """The parts of [begin, end) that lie in one file each."""
+    for file in log.files:
+        low, high = max(begin, file.start), min(end, file.end)
+        if low < high:
+            yield file, low, high
+
+
+def _copy_aside(root: Path, data: memoryview, offset: int) -> None:
+    """Keep these bytes of the log: all of them under a name of their own, or none."""
+    path = _bad_log_folder(root) / f"{offset:020d}.bytes"
+    partial = path.with_suffix(".part")
+    with partial.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.rename(_free_name(path, suffix=""))
+    sync_directory(path.parent)
+
+
+def _void(file: FoundFile, begin: int, end: int, timestamp: int) -> None:
+    """Let [begin, end) hold records that mean nothing, or, up to the end of the file, a blank one."""
+    fd = os.open(file.path, os.O_RDWR)
+    try:
+        if end == file.end:
+            if end - begin < BLANK.size:
+                raise StoreError(f"{file.path} has no room for a blank record at its end")
+            os.pwrite(fd, BLANK.pack(end - begin, BLANK_MAGIC), begin - file.start)
+        else:
+            for offset, size in _void_sizes(begin, end):
+                os.pwrite(fd, _void_record(offset, size, timestamp), offset - file.start)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _void_sizes(begin: int, end: int) -> Iterator[tuple[int, int]]:
+    """Offsets and sizes of records that fill [begin, end)."""
+    if end - begin < MIN_SIZE:
+        raise StoreError(f"{end - begin} damaged bytes at {begin} of the log have no room for an empty record")
+    while begin < end:
+        size = end - begin
+        if size > MAX_VOID_BYTES:
+            size = min(MAX_VOID_BYTES, size - MIN_SIZE)
+        yield begin, size
+        begin += size
+
+
+def _void_record(offset: int, size: int, timestamp: int) -> bytes:
+    """A record that says it was rolled back: every broker passes over it."""
+    topic = _VOID_TOPIC[: size - MIN_SIZE]
+    return encode_record(
+        topic,
+        bytes(size - MIN_SIZE - len(topic)),
+        b"",
+        queue_id=0,
+        flag=0,
+        sys_flag=SysFlag.ROLLBACK,
+        born_timestamp=timestamp,
+        born_host=_NOWHERE,
+        store_timestamp=timestamp,
+        store_host=_NOWHERE,
+        physical_offset=offset,
+    )
+
+
+def _set_derived_aside(root: Path, idle: set[QueueKey]) -> None:
+    """Make room for new queues and a new index.
+
+    A queue of which the log has no record any more cannot be built from it, and would begin at 0 again, below its
+    consumers' offsets. So its last file is carried over. All of them are, or none: the copies are made beside.
+    """
+    queues, prepared = root / "consumequeue", root / "consumequeue.new"
+    if queues.is_dir():
+        if prepared.is_dir():
+            shutil.rmtree(prepared)  # copies only, and perhaps not all of them
+        prepared.mkdir()
+        views = survey(root).queues
+        for key in idle & views.keys():
+            _carry_over(views[key], prepared)
+        queues.rename(_free_name(queues))
+    if prepared.is_dir():
+        prepared.rename(queues)
+    if (root / "index").is_dir():
+        (root / "index").rename(_free_name(root / "index"))
+        (root / "index").mkdir()
+    sync_directory(root)
+
+
+def _carry_over(view: QueueView, target: Path) -> None:
+    used = [file for file in view.files if view.entry(file.start // ENTRY_SIZE) is not None]
+    if used:
+        path = target / view.topic / str(view.queue_id) / used[-1].path.name
+        path.parent.mkdir(parents=True)
+        shutil.copyfile(used[-1].path, path)
+        sync_path(path)
+        for folder in path.parents[:3]:
+            sync_directory(folder)
+
+
+def _bad_log_folder(root: Path) -> Path:
+    folder = root / "commitlog.bad"
+    if not folder.is_dir():
+        folder.mkdir()
+        sync_directory(root)
+    return folder
+
+
+def _free_name(path: Path, suffix: str = ".bad") -> Path:
+    """`path` with the suffix, and a number if there is such a thing already."""
+    suffixes = chain([suffix], (f"{suffix}{number}" for number in count(2)))
+    return next(name for ending in suffixes if not (name := path.with_name(path.name + ending)).exists())

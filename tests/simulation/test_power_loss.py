@@ -1,0 +1,86 @@
+"""The power fails at any moment of any life: what the store promised is there, and nothing else is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cosmodrome.config import FlushDiskType
+from cosmodrome.errors import StoreError
+from cosmodrome.store import commit_log, consume_queue, index_file, mapped_file
+from cosmodrome.store.consume_queue import ConsumeQueues
+from cosmodrome.store.index_file import Index
+from cosmodrome.store.lock import AbortMark
+from cosmodrome.store.mapped_file import MappedFile
+from tests.simulation.store_lives import ASYNC, SYNC, live_and_lose_power
+
+SEEDS = 30
+MAX_SEEDS = 100  # in which a mistake must show
+MODES = (SYNC, ASYNC)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("flush", MODES)
+def test_what_was_promised_survives_and_nothing_else_is_served(tmp_path: Path, flush: FlushDiskType, seed: int) -> None:
+    live_and_lose_power(tmp_path, flush, seed)
+
+
+# The net must catch something: each of these is a mistake that loses messages or serves garbage.
+
+
+def _sync_no_bytes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(MappedFile, "sync", lambda self: None)
+
+
+def _sync_no_names(patch: pytest.MonkeyPatch) -> None:
+    for module in (commit_log, consume_queue, index_file, mapped_file):
+        patch.setattr(module, "sync_directory", lambda directory: None)
+
+
+def _trust_what_a_killed_process_wrote(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ConsumeQueues, "distrust", lambda self, physical_offset: None)
+
+
+def _trust_every_index_file(patch: pytest.MonkeyPatch) -> None:
+    def trust(index: Index, _offset: int, _timestamp: int) -> None:
+        for file in index._files:
+            file.is_synced = True
+
+    patch.setattr(Index, "trust", trust)
+
+
+def _forget_that_the_disk_failed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(AbortMark, "note_failure", lambda self: None)
+
+
+def _take_torn_records_for_whole(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(commit_log, "is_complete", lambda view, head: True)
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        _sync_no_bytes,
+        _sync_no_names,
+        _trust_what_a_killed_process_wrote,
+        _trust_every_index_file,
+        _forget_that_the_disk_failed,
+        _take_torn_records_for_whole,
+    ],
+)
+def test_a_planted_mistake_is_caught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mistake: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    mistake(monkeypatch)
+    assert any(not _passes(tmp_path / f"{flush}-{seed}", flush, seed) for seed in range(MAX_SEEDS) for flush in MODES)
+
+
+def _passes(folder: Path, flush: FlushDiskType, seed: int) -> bool:
+    folder.mkdir()
+    try:
+        live_and_lose_power(folder, flush, seed)
+    except (AssertionError, StoreError):
+        return False
+    return True
