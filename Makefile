@@ -39,7 +39,7 @@ interop: setup ## Meet Apache RocketMQ's own clients, brokers and name servers (
 bench: setup ## Measure, beside Apache's broker where Maven can fetch it.
 	$(BIN)/python -m benchmarks.run $(ARGS)
 
-torture: setup ## Kill stores and brokers, and cut the power, thousands of times (SEED=7 KILLS=2000).
+torture: setup ## Kill stores and brokers, cut the power, thousands of times; overload (SEED=7 KILLS=2000 OVERLOAD_SECONDS=60).
 	SEED=$(SEED) KILLS=$(KILLS) $(BIN)/pytest -x -s tests/torture $(ARGS)
 
 clean: ## Remove what the other commands made, but not your data.

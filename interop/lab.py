@@ -76,10 +76,11 @@ class Lab:
         cluster: Cluster,
         arguments: dict[str, object],
         serialize: Serialize = "JSON",
+        defines: dict[str, str] | None = None,
     ) -> JavaProgram:
         """Start a Java program against the cluster; the caller uses it as a context manager."""
         words = {"namesrv": cluster.namesrv, **arguments}
-        running = JavaProgram(version, program, words, self.fresh_home(program), serialize)
+        running = JavaProgram(version, program, words, self.fresh_home(program), serialize, defines)
         try:
             running.wait_ready()
         except BaseException:

@@ -8,6 +8,9 @@
 from cosmodrome.client.producer import Producer
 from cosmodrome.client.push_consumer import PushConsumer
 from cosmodrome.client.queue_reader import TopicReader
+from cosmodrome.client.requesting import RequestProducer
+from cosmodrome.client.subscribing import Sql
+from cosmodrome.client.transactions import TransactionProducer, TransactionResult, TransactionState
 from cosmodrome.config import ClientConfig
 from cosmodrome.errors import CosmodromeError
 from cosmodrome.model import ConsumeFrom, Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
@@ -23,8 +26,13 @@ __all__ = [
     "Producer",
     "PushConsumer",
     "ReceivedMessage",
+    "RequestProducer",
     "SendResult",
     "SendStatus",
+    "Sql",
     "TopicReader",
+    "TransactionProducer",
+    "TransactionResult",
+    "TransactionState",
     "__version__",
 ]

@@ -9,6 +9,7 @@ with Producer(group="orders-app", namesrv="127.0.0.1:9876") as producer:
 from __future__ import annotations
 
 from cosmodrome.client.blocking import Producer, PushConsumer
+from cosmodrome.client.subscribing import Sql
 from cosmodrome.config import ClientConfig
 from cosmodrome.model import ConsumeFrom, Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
 
@@ -22,4 +23,5 @@ __all__ = [
     "ReceivedMessage",
     "SendResult",
     "SendStatus",
+    "Sql",
 ]

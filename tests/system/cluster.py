@@ -11,7 +11,7 @@ from pathlib import Path
 from string import ascii_lowercase
 
 from cosmodrome.broker.broker import Broker
-from cosmodrome.clock import SystemClock
+from cosmodrome.clock import Clock, SystemClock
 from cosmodrome.config import MIB, BrokerConfig, NameServerConfig, NetConfig, StoreConfig
 from cosmodrome.nameserver.server import NameServer
 
@@ -49,12 +49,17 @@ async def running_name_server() -> AsyncIterator[NameServer]:
 
 @asynccontextmanager
 async def running_broker(
-    folder: Path, namesrv: str, config: BrokerConfig | None = None, store: StoreConfig = SMALL_STORE
+    folder: Path,
+    namesrv: str,
+    config: BrokerConfig | None = None,
+    store: StoreConfig = SMALL_STORE,
+    clock: Clock | None = None,
 ) -> AsyncIterator[Broker]:
     config = config or BrokerConfig(broker_name="broker-a")
     broker = Broker(
         dataclasses.replace(config, namesrv_addr=namesrv, listen_port=0),
         dataclasses.replace(store, store_path_root_dir=str(folder)),
+        clock=clock,
     )
     await broker.start()
     async with running(broker.run):

@@ -31,13 +31,17 @@ def test_a_first_message(tmp_path: Path) -> None:
         daemon.wait_for("stopped")
 
 
-def test_a_body_from_standard_input_and_a_tag_filter(tmp_path: Path) -> None:
+def test_a_body_from_standard_input_and_filters_by_tag_and_by_sql(tmp_path: Path) -> None:
     with up(tmp_path) as daemon:
         namesrv = ("--namesrv", daemon.address("name server"))
         for tag in ("a", "b", "c"):
             assert cosmodrome("send", "t", "-", "--tag", tag, *namesrv, stdin=f"body of {tag}").returncode == 0
         shown = cosmodrome_json("tail", "t", "--from", "earliest", "--limit", "2", "--tag", "a || c", *namesrv)
         assert {message["body"] for message in shown} == {"body of a", "body of c"}
+        shown = cosmodrome_json("tail", "t", "--from", "earliest", "--limit", "1", "--sql", "TAGS = 'b'", *namesrv)
+        assert [message["body"] for message in shown] == ["body of b"]
+        both = cosmodrome("tail", "t", "--tag", "a", "--sql", "TAGS = 'b'", *namesrv)
+        assert (both.returncode, "not both" in both.stderr) == (2, True)
 
 
 def test_acknowledged_messages_survive_kill_9(tmp_path: Path) -> None:

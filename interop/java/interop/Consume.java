@@ -21,7 +21,8 @@ import org.apache.rocketmq.common.message.MessageQueue;
  * A push consumer. Prints {"ready":true}, {"assigned":[...]} whenever its queues change, one line per message,
  * and {"done":n} at the end: after count messages, after idleMs without one, or when standard input closes.
  *
- * namesrv group topic [expression | sql] [trace=true] [count] [idleMs] [from=first|last] [model=CLUSTERING|BROADCASTING]
+ * namesrv group topic [expression | sql] [trace=true] [count] [idleMs] [from=first|last|timestamp] [consumeTimestamp: yyyyMMddHHmmss, local time]
+ * [model=CLUSTERING|BROADCASTING]
  * [orderly=true] [compact=true: index, queue and offset only, the body checked here]
  * [fail=true: refuse every message] [maxReconsumeTimes] [retryLevel: the delay level of a refused message]
  * [popInvisibleMs: let the broker say what to read and how; 5.x only] [hang=true: never finish with a message]
@@ -50,8 +51,14 @@ public final class Consume {
         consumer.setPollNameServerInterval(POLL_NAMESRV_MS);
         consumer.setHeartbeatBrokerInterval(HEARTBEAT_MS);
         consumer.setPersistConsumerOffsetInterval(PERSIST_OFFSET_MS);
-        consumer.setConsumeFromWhere(args.text("from", "first").equals("first")
-            ? ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET : ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET);
+        consumer.setConsumeFromWhere(switch (args.text("from", "first")) {
+            case "first" -> ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET;
+            case "last" -> ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET;
+            default -> ConsumeFromWhere.CONSUME_FROM_TIMESTAMP;
+        });
+        if (args.has("consumeTimestamp")) {
+            consumer.setConsumeTimestamp(args.text("consumeTimestamp"));
+        }
         consumer.setMaxReconsumeTimes(args.number("maxReconsumeTimes", consumer.getMaxReconsumeTimes()));
         if (args.has("popInvisibleMs")) {
             letTheBrokerAssign();

@@ -7,6 +7,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.Properties;
 import java.util.Set;
 import java.util.TreeMap;
 import java.util.TreeSet;
@@ -104,8 +105,23 @@ public final class Query {
             case "getKv" -> admin.getKVConfig(args.text("namespace"), args.text("key"));
             case "kvList" -> new TreeMap<>(admin.getKVListByNamespace(args.text("namespace")).getTable());
             case "deleteKv" -> deleteKv(args);
+            case "enableOrderConf" -> enableOrderConf();
+            case "putOrderConf" -> putOrderConf(args);
             default -> throw new IllegalArgumentException("unknown call " + name);
         };
+    }
+
+    /** A name server tells of these settings in routes only if it is asked to. */
+    private Object enableOrderConf() throws Exception {
+        Properties properties = new Properties();
+        properties.setProperty("orderMessageEnable", "true");
+        admin.updateNameServerConfig(properties, List.of(namesrv.split(";")));
+        return null;
+    }
+
+    private Object putOrderConf(Args args) throws Exception {
+        admin.createOrUpdateOrderConf(args.text("topic"), args.text("conf"), true);
+        return null;
     }
 
     private static Object found(MessageExt message) {

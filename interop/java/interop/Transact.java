@@ -14,7 +14,8 @@ import org.apache.rocketmq.common.message.MessageExt;
  * What becomes of a message is written in its property "fate", so that it also tells of halves sent by others:
  * commit, rollback: decided at once; checked: committed when the broker asks; pending: never decided.
  *
- * namesrv group topic [first] [commit=n] [rollback=n] [checked=n] [pending=n]: in this order, with rising indexes
+ * namesrv group topic [trace=true] [first] [commit=n] [rollback=n] [checked=n] [pending=n]: in this order, with rising
+ * indexes
  */
 public final class Transact {
     private static final int HEARTBEAT_MS = 1_000;
@@ -27,7 +28,7 @@ public final class Transact {
 
     private Transact(Args args) {
         this.args = args;
-        producer = new TransactionMQProducer(args.text("group"));
+        producer = new TransactionMQProducer(null, args.text("group"), null, args.flag("trace"), null);
         producer.setNamesrvAddr(args.text("namesrv"));
         producer.setInstanceName("transact-" + ProcessHandle.current().pid());
         producer.setHeartbeatBrokerInterval(HEARTBEAT_MS);

@@ -6,9 +6,26 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from cosmodrome.broker.processors import heartbeat, offsets, pull, query, send, topics
+from cosmodrome.broker.processors import (
+    ack,
+    assignment,
+    cleaning,
+    end_transaction,
+    heartbeat,
+    offsets,
+    pop,
+    pull,
+    query,
+    recall,
+    reply,
+    runtime,
+    send,
+    send_back,
+    timers,
+    topics,
+)
 from cosmodrome.codes import RequestCode, ResponseCode
-from cosmodrome.errors import ProtocolError, RequestCodeNotSupported, RequestError
+from cosmodrome.errors import ProtocolError, RequestCodeNotSupported, RequestError, StoreError
 from cosmodrome.net.connection import Connection
 from cosmodrome.wire.command import Command
 
@@ -23,8 +40,21 @@ PROCESSORS: dict[int, Processor] = {
     RequestCode.SEND_MESSAGE: send.send_message,
     RequestCode.SEND_MESSAGE_V2: send.send_message,
     RequestCode.SEND_BATCH_MESSAGE: send.send_message,
+    RequestCode.CONSUMER_SEND_MSG_BACK: send_back.send_back,
+    RequestCode.SEND_REPLY_MESSAGE: reply.send_reply,
+    RequestCode.SEND_REPLY_MESSAGE_V2: reply.send_reply,
     RequestCode.PULL_MESSAGE: pull.pull_message,
     RequestCode.LITE_PULL_MESSAGE: pull.pull_message,
+    RequestCode.POP_MESSAGE: pop.pop_message,
+    RequestCode.PEEK_MESSAGE: pop.peek_message,
+    RequestCode.NOTIFICATION: pop.notification,
+    RequestCode.POLLING_INFO: pop.polling_info,
+    RequestCode.ACK_MESSAGE: ack.ack_message,
+    RequestCode.BATCH_ACK_MESSAGE: ack.batch_ack,
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: ack.change_invisible_time,
+    RequestCode.QUERY_ASSIGNMENT: assignment.query_assignment,
+    RequestCode.SET_MESSAGE_REQUEST_MODE: assignment.set_request_mode,
+    RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: assignment.get_request_modes,
     RequestCode.QUERY_CONSUMER_OFFSET: offsets.query_consumer_offset,
     RequestCode.UPDATE_CONSUMER_OFFSET: offsets.update_consumer_offset,
     RequestCode.GET_MAX_OFFSET: offsets.get_max_offset,
@@ -41,6 +71,11 @@ PROCESSORS: dict[int, Processor] = {
     RequestCode.GET_PRODUCER_CONNECTION_LIST: heartbeat.get_producer_connections,
     RequestCode.QUERY_MESSAGE: query.query_message,
     RequestCode.VIEW_MESSAGE_BY_ID: query.view_message,
+    RequestCode.RECALL_MESSAGE: recall.recall_message,
+    RequestCode.GET_TIMER_CHECK_POINT: timers.get_timer_checkpoint,
+    RequestCode.GET_TIMER_METRICS: timers.get_timer_metrics,
+    RequestCode.END_TRANSACTION: end_transaction.end_transaction,
+    RequestCode.RESUME_CHECK_HALF_MESSAGE: end_transaction.resume_check,
     RequestCode.UPDATE_AND_CREATE_TOPIC: topics.create_topic,
     RequestCode.DELETE_TOPIC_IN_BROKER: topics.delete_topic,
     RequestCode.GET_ALL_TOPIC_CONFIG: topics.get_all_topics,
@@ -53,11 +88,22 @@ PROCESSORS: dict[int, Processor] = {
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: topics.get_all_groups,
     RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: topics.get_group,
     RequestCode.GET_CONSUME_STATS: topics.get_consume_stats,
+    RequestCode.VIEW_BROKER_STATS_DATA: runtime.view_stats,
+    RequestCode.GET_BROKER_RUNTIME_INFO: runtime.get_runtime_info,
+    RequestCode.GET_BROKER_CONFIG: runtime.get_config,
+    RequestCode.DELETE_EXPIRED_COMMITLOG: cleaning.delete_expired_commit_log,
+    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: cleaning.clean_expired_queues,
+    RequestCode.CLEAN_UNUSED_TOPIC: cleaning.clean_unused_topics,
 }
 
 
 async def unsupported(_broker: Broker, _connection: Connection, command: Command) -> Command:
     raise RequestCodeNotSupported(command.code)
+
+
+async def refuse(command: Command, refusal: RequestError) -> Command:
+    """The answer to a request that is not looked at."""
+    return command.reply(refusal.code, remark=str(refusal))
 
 
 async def answer(broker: Broker, connection: Connection, command: Command) -> Command:
@@ -66,6 +112,9 @@ async def answer(broker: Broker, connection: Connection, command: Command) -> Co
         return await PROCESSORS.get(command.code, unsupported)(broker, connection, command)
     except RequestError as refusal:  # expected: the peer asked for what it cannot have
         return command.reply(refusal.code, remark=str(refusal))
+    except StoreError as error:  # files of one queue are not as they should be; the text names them
+        log.error("request %d (opaque %d) from %s: %s", command.code, command.opaque, connection.peer, error)
+        return command.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
     except ProtocolError as error:  # the frame was sound, so the connection stays; what it carried was not
         return command.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
     except Exception:  # ours: full trace here, nothing leaked there

@@ -10,22 +10,35 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from cosmodrome.broker.answer import answer
+from cosmodrome.broker.answer import answer, refuse
+from cosmodrome.broker.assignments import TopicQueues
 from cosmodrome.broker.clients import Clients
 from cosmodrome.broker.consumer_offsets import ConsumerOffsets
+from cosmodrome.broker.delays import Delays
 from cosmodrome.broker.groups import Groups
 from cosmodrome.broker.long_polls import HeldPull, LongPolls
+from cosmodrome.broker.overload import Overload
+from cosmodrome.broker.pop.pops import Pops
+from cosmodrome.broker.pop.revive import Revives
 from cosmodrome.broker.queue_locks import QueueLocks
+from cosmodrome.broker.redirect import redirect
 from cosmodrome.broker.registration import Registration
+from cosmodrome.broker.request_modes import RequestModes
+from cosmodrome.broker.statistics import SAMPLE_MS, Statistics
+from cosmodrome.broker.timers import Timers
 from cosmodrome.broker.topics import Topics
+from cosmodrome.broker.transactions import Transactions
 from cosmodrome.clock import Clock, SystemClock
 from cosmodrome.codes import RequestCode
 from cosmodrome.config import BrokerConfig, NetConfig, StoreConfig
-from cosmodrome.errors import NoPermission, ServiceNotAvailable
-from cosmodrome.model import Perm, Property
+from cosmodrome.errors import FlushTimeout, NoPermission, ServiceNotAvailable
+from cosmodrome.filter.subscriptions import GroupFilters
+from cosmodrome.model import SCHEDULE_TOPIC, Perm, Property
 from cosmodrome.net.caller import Caller
 from cosmodrome.net.connection import Connection
 from cosmodrome.net.server import Server
+from cosmodrome.store.cleaner import DiskUsed, disk_used
+from cosmodrome.store.message import Appended, Durability, StoreMessage
 from cosmodrome.store.message_store import MessageStore
 from cosmodrome.wire import properties as props
 from cosmodrome.wire.bodies import RegisterBrokerBody
@@ -49,7 +62,7 @@ class Broker:
         await broker.start()                  # serves; `address` is known
         await broker.run(stop)                # until the event `stop` is set
 
-    Everything happens on one event loop; what blocks (syncing files) goes to threads.
+    Everything happens on one event loop; what blocks (syncing, making and deleting files) goes to threads.
     """
 
     def __init__(
@@ -58,19 +71,58 @@ class Broker:
         store_config: StoreConfig,
         net_config: NetConfig | None = None,
         clock: Clock | None = None,
+        used: DiskUsed = disk_used,
     ) -> None:
         self.config = config
         self.clock: Clock = clock or SystemClock()
         self._net_config = net_config or NetConfig()
+        self.store_config = store_config
         self._root = Path(store_config.store_path_root_dir)
         folder = self._root / "config"
-        self.store = MessageStore.open(self._root, store_config, self.clock, self._arrived)
+        self.store = MessageStore.open(self._root, store_config, self.clock, self._arrived, used)
+        self.store.on_stall = self._stalled
+        self.delays = Delays(
+            self.store,
+            store_config.delays_ms,
+            folder / "delayOffset.json",
+            self.clock,
+            self._put_delivered,
+            save_every_ms=store_config.flush_delay_offset_interval,
+        )
+        self.timers = Timers(self.store, store_config, self._root, self.clock, self._put_delivered)
         self._caller = Caller(config=self._net_config)
         self.registration = Registration(config, self._caller, self.clock, self._registration_body)
         self.topics = Topics(config, folder / "topics.json", self.clock, self.registration.topics_changed)
         self.groups = Groups(config, folder / "subscriptionGroup.json", self.clock)
         self.offsets = ConsumerOffsets(folder / "consumerOffset.json", self.clock)
         self.clients = Clients(config.channel_expired_timeout)
+        self.transactions = Transactions(
+            self.store,
+            self.offsets,
+            self.topics,
+            self.clients,
+            self.clock,
+            config,
+            reserved_hours=store_config.file_reserved_time,
+            put=self._put_delivered,
+            redirect=lambda message: redirect(self, message),
+        )
+        self.pops = Pops(config, folder, self.clock)
+        self.revives = Revives(
+            self.store,
+            self.offsets,
+            self.topics,
+            self.groups,
+            self.clock,
+            config,
+            put=self._put_delivered,
+            delivered_ms=lambda: self.timers.delivered_ms,
+        )
+        self.request_modes = RequestModes(config, folder / "messageRequestMode.json", self.clock)
+        self.topic_queues = TopicQueues(config, self._caller, self.topics, self.clock)
+        self.filters = GroupFilters() if config.enable_property_filter else None
+        self.statistics = Statistics(config.broker_cluster_name, self.clock.now_ms(), self.topics.is_system)
+        self.overload = Overload(config, store_config.os_page_cache_busy_time_out_mills)
         self.locks = QueueLocks()
         self.long_polls: LongPolls[Waiter] = LongPolls(config.max_pull_hold)
         self._server = Server(
@@ -110,9 +162,16 @@ class Broker:
         async with asyncio.TaskGroup() as tasks:
             flushing = tasks.create_task(self.store.flusher.run())
             parts = (
+                tasks.create_task(self.store.preallocator.run()),
+                tasks.create_task(self.store.cleaner.run()),
+                tasks.create_task(self.delays.run()),
+                tasks.create_task(self.timers.run()),
+                tasks.create_task(self.transactions.run()),
+                tasks.create_task(self.revives.run()),
                 tasks.create_task(self.registration.run()),
                 tasks.create_task(self._every(POLL_SWEEP_MS, self._wake_expired)),
                 tasks.create_task(self._every(CLIENT_SCAN_MS, self._drop_silent)),
+                tasks.create_task(self._sample()),
                 tasks.create_task(self._save_tables()),
             )
             try:
@@ -123,6 +182,10 @@ class Broker:
                 await self._stop_serving()
                 self.store.flusher.stop()
                 await flushing
+                await self.delays.save()  # by now what they delivered is on disk
+                self._settle_offsets()
+                await self.transactions.save()
+                await self.timers.close()
                 self.store.close()
         log.info("broker %s stopped", self.config.broker_name)
 
@@ -131,11 +194,15 @@ class Broker:
         await self.registration.leave()
         await self.stop_listening()
         await self._caller.close()
-        await self._save_all()
+        try:
+            await self._save_all()
+        except ServiceNotAvailable as error:  # the store must be closed in order all the same
+            log.error("%s; groups may get their last messages again", error)
 
     async def stop_listening(self) -> None:
         """Answer what is in hand and close every connection."""
         self._wake(self.long_polls.take_all())
+        self.pops.close()
         await self._server.close()
 
     # --- what processors use
@@ -146,12 +213,44 @@ class Broker:
             what = "sending" if perm == Perm.WRITE else "pulling"
             raise NoPermission(f"the broker[{self.address}] {what} message is forbidden")
 
+    def append(self, message: StoreMessage) -> Appended:
+        """Store a message of the broker's own making where its properties send it; when it is safe is not said."""
+        redirect(self, message)
+        return self._append_counted(message)
+
+    async def put(self, message: StoreMessage) -> Appended:
+        """Store a message of the broker's own making: where its properties send it, and as safely as a sent one."""
+        appended = self.append(message)
+        if self.store.group_commit:
+            wait = props.find(message.properties, Property.WAIT) != "false"
+            if await self.store.durable(appended.end, wait=wait) is not Durability.OK:
+                raise FlushTimeout("FLUSH_DISK_TIMEOUT: the disk did not answer in time")
+        return appended
+
     async def arrival(self, topic: str, queue_id: int, offset: int, codes: frozenset[int] | None, hold_ms: int) -> None:
         """Return when a wanted message arrived at or after `offset`, or when `hold_ms` are over."""
         waiter: Waiter = asyncio.get_running_loop().create_future()
         deadline_ms = self.clock.now_ms() + hold_ms
         if self.long_polls.hold(HeldPull(topic, queue_id, offset, codes, deadline_ms, waiter)):
             await waiter
+
+    def member_left(self, group: str) -> None:
+        """Tell those who stay; when nobody does, the group's filters are no longer needed."""
+        if self.filters is not None and self.clients.find_consumers(group) is None:
+            self.filters.unregister(group, self.clock.now_ms())
+        self.watch_agreement(group)
+        self.notify_members(group)
+
+    def watch_agreement(self, group: str) -> None:
+        """Log it when the members of a group begin or cease to subscribe to different things."""
+        consumers = self.clients.find_consumers(group)
+        if consumers is None or not consumers.take_disagreement_change():
+            return
+        if not (differing := consumers.disagreement):
+            log.info("the members of group %s subscribe to the same again", group)
+            return
+        told = "; ".join(f"{client_id}: {wants}" for client_id, wants in differing.items())
+        log.warning("the members of group %s subscribe to different things and will miss messages: %s", group, told)
 
     def notify_members(self, group: str) -> None:
         """Tell a group's members to rebalance, if both the broker and the group want that."""
@@ -169,10 +268,39 @@ class Broker:
     # --- inside
 
     def _handle(self, connection: Connection, command: Command) -> Coroutine[Any, Any, Command]:
+        overload, waited_ms, store = self.overload, connection.waited_ms, self.store
+        if waited_ms >= overload.patience_ms or store.is_page_cache_busy or store.group_commit:
+            refusal = overload.refusal(
+                command.code,
+                waited_ms,
+                page_cache_busy=store.is_page_cache_busy,
+                sends_waiting=store.flusher.waiters,
+            )
+            if refusal is not None:
+                overload.note(refusal, self.clock.now_ms())
+                return refuse(command, refusal)
         return answer(self, connection, command)
 
+    def _put_delivered(self, message: StoreMessage) -> Appended:
+        """A message whose time has come is not looked at again: it still says which delay it had."""
+        message.store_host = self.packed_address
+        return self._append_counted(message)
+
+    def _append_counted(self, message: StoreMessage) -> Appended:
+        appended = self.store.append(message)
+        self.statistics.put(message.topic, message.queue_id, 1, appended.size, self.store.append_ms)
+        return appended
+
     def _arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int) -> None:
+        if topic == SCHEDULE_TOPIC:
+            self.delays.arrived(queue_id)
         self._wake(self.long_polls.take_arrived(topic, queue_id, next_offset, tags_code))
+        self.pops.arrived(topic, queue_id, tags_code)
+
+    def _stalled(self) -> None:
+        """The loop stood still in an append. What came in meanwhile is read in the next turn, and turned away."""
+        loop = asyncio.get_running_loop()
+        loop.call_soon(loop.call_soon, self.store.calm)
 
     def _wake(self, pulls: list[HeldPull[Waiter]]) -> None:
         for pull in pulls:
@@ -181,9 +309,12 @@ class Broker:
 
     def _wake_expired(self) -> None:
         self._wake(self.long_polls.take_expired(self.clock.now_ms()))
+        self.pops.wake_expired()
 
     def _drop_silent(self) -> None:
         self.locks.expire(self.clock.now_ms())
+        if self.filters is not None:
+            self.filters.clean(self.clock.now_ms())
         for connection in self.clients.silent(self.clock.now_ms()):
             assert isinstance(connection, Connection)
             log.info("closing %s: no heartbeat for %d ms", connection.peer, self.config.channel_expired_timeout)
@@ -191,7 +322,7 @@ class Broker:
 
     def _connection_lost(self, connection: Connection) -> None:
         for group in self.clients.drop(connection):
-            self.notify_members(group)
+            self.member_left(group)
 
     def _registration_body(self) -> RegisterBrokerBody:
         return RegisterBrokerBody(self.topics.data_version, {config.name: config for config in self.topics})
@@ -200,6 +331,12 @@ class Broker:
         while True:
             await self.clock.sleep(period_ms)
             work()
+
+    async def _sample(self) -> None:
+        while True:
+            await self.clock.sleep(SAMPLE_MS)
+            for _ in self.statistics.sampling(self.clock.now_ms()):
+                await asyncio.sleep(0)
 
     async def _save_tables(self) -> None:
         """Keep the files close behind the tables. A full disk is reported and tried again, not fatal."""
@@ -211,8 +348,16 @@ class Broker:
                 log.error("%s; trying again", error)
 
     async def _save_all(self) -> None:
-        for table in (self.topics, self.groups, self.offsets):
+        self._settle_offsets()
+        self.pops.orders.clean(self._is_known, self.clock.now_ms())
+        for table in (self.topics, self.groups, self.offsets, self.pops.orders, self.request_modes):
             await table.saved()
+
+    def _settle_offsets(self) -> None:
+        self.offsets.settle(self.store.flusher.flushed, self.store.max_physical_offset)
+
+    def _is_known(self, topic: str, group: str) -> bool:
+        return self.topics.find_topic(topic) is not None and group in self.groups
 
 
 def advertised_host(bind_address: str) -> str:

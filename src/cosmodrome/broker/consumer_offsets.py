@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from cosmodrome import state_file
 from cosmodrome.broker.tables import SavedTable
@@ -11,16 +12,26 @@ from cosmodrome.clock import Clock
 from cosmodrome.wire.bodies import ConsumerOffsetsBody
 
 
+class _Ahead(NamedTuple):
+    """An offset that may be saved once the log is on disk up to `log_end`; until then the one before it is."""
+
+    saved: int | None
+    log_end: int
+    offset: int
+
+
 class ConsumerOffsets(SavedTable):
     """`topic@group` → queue id → next offset to consume.
 
     A commit overwrites, also with a smaller value: whoever resets an offset means it. Commits are saved every few
-    seconds, so after a crash a group may see its last few messages again, never miss one.
+    seconds, so after a crash a group may see its last few messages again, never miss one. An offset that was moved
+    because of something stored (`commit_ahead`) is not saved before that is on disk.
     """
 
     def __init__(self, path: Path, clock: Clock) -> None:
         super().__init__(path, clock)
         self._offsets: dict[str, dict[int, int]] = {}
+        self._ahead: dict[tuple[str, int], _Ahead] = {}
         stored = state_file.load(path, ConsumerOffsetsBody.decode)
         if stored is not None:
             self._offsets.update({key: dict(queues) for key, queues in stored.offsets.items()})
@@ -30,6 +41,30 @@ class ConsumerOffsets(SavedTable):
         queues = self._offsets.setdefault(f"{topic}@{group}", {})
         if queues.get(queue_id) != offset:
             queues[queue_id] = offset
+            self.changed()
+        if self._ahead:
+            self._ahead.pop((f"{topic}@{group}", queue_id), None)
+
+    def commit_ahead(self, group: str, topic: str, queue_id: int, offset: int, log_end: int) -> None:
+        """Commit, but save it only once everything below `log_end` is on disk (`settle`)."""
+        key = f"{topic}@{group}"
+        queues = self._offsets.setdefault(key, {})
+        ahead = self._ahead.get((key, queue_id))
+        # While one waits, those behind it wait with it: `settle` then takes the newest.
+        if ahead is None:
+            self._ahead[key, queue_id] = _Ahead(queues.get(queue_id), log_end, offset)
+        queues[queue_id] = offset
+
+    def settle(self, flushed: int, log_end: int) -> None:
+        """The log ends at `log_end` and is on disk up to `flushed`: let what that covers be saved."""
+        for (key, queue_id), ahead in list(self._ahead.items()):
+            newest = self._offsets.get(key, {}).get(queue_id)
+            if ahead.log_end > flushed:
+                continue
+            if newest is None or newest == ahead.offset or log_end <= flushed:
+                del self._ahead[key, queue_id]
+            else:
+                self._ahead[key, queue_id] = _Ahead(ahead.offset, log_end, newest)
             self.changed()
 
     def find_offset(self, group: str, topic: str, queue_id: int) -> int | None:
@@ -53,7 +88,16 @@ class ConsumerOffsets(SavedTable):
     def _forget(self, keys: Iterable[str]) -> None:
         for key in list(keys):
             del self._offsets[key]
+            self._ahead = {place: ahead for place, ahead in self._ahead.items() if place[0] != key}
             self.changed()
 
     def encoded(self) -> bytes:
-        return ConsumerOffsetsBody(self.data_version, self._offsets).encode(pretty=True)
+        offsets = self._offsets
+        if self._ahead:
+            offsets = {key: dict(queues) for key, queues in self._offsets.items()}
+            for (key, queue_id), ahead in self._ahead.items():
+                if ahead.saved is not None:
+                    offsets[key][queue_id] = ahead.saved
+                else:
+                    del offsets[key][queue_id]
+        return ConsumerOffsetsBody(self.data_version, offsets).encode(pretty=True)

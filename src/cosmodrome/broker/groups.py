@@ -48,6 +48,9 @@ class Groups(SavedTable):
     def __iter__(self) -> Iterator[GroupConfig]:
         return iter(self._groups.values())
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._groups
+
     def find_group(self, name: str) -> GroupConfig | None:
         """The group, made now if that is allowed; None if it is not."""
         found = self._groups.get(name)

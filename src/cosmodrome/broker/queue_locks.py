@@ -43,6 +43,10 @@ class QueueLocks:
         if not held:
             self._locks.pop(group, None)
 
+    def is_orderly(self, group: str, now_ms: int) -> bool:
+        """Whether any client of the group holds a queue, as only orderly consumers do."""
+        return any(now_ms - lock.renewed_ms <= self._life_ms for lock in self._locks.get(group, {}).values())
+
     def expire(self, now_ms: int) -> None:
         """Forget locks nobody renews, so that the table does not outgrow its clients."""
         for group in list(self._locks):

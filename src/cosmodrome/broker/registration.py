@@ -7,7 +7,7 @@ import logging
 import zlib
 from collections.abc import Callable
 
-from cosmodrome.clock import Clock
+from cosmodrome.clock import Clock, sleep_unless
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.config import BrokerConfig
 from cosmodrome.errors import ClientError
@@ -18,6 +18,7 @@ from cosmodrome.wire.requests import BrokerHeader, RegisterBroker
 
 log = logging.getLogger(__name__)
 
+COALESCE_MS = 200  # after a change was told, those of this time are told together: each names every topic
 RETRY_MS = 1_000  # a name server that did not answer is tried again this soon
 MIN_PERIOD_MS, MAX_PERIOD_MS = 10_000, 60_000
 UNREGISTER_TIMEOUT_MS = 3_000
@@ -38,6 +39,9 @@ class Registration:
         self._period_ms = min(max(config.register_name_server_period, MIN_PERIOD_MS), MAX_PERIOD_MS)
         self._changed = {name_server: asyncio.Event() for name_server in config.name_servers}
         self._reachable = dict.fromkeys(config.name_servers, True)
+        self._version = 0  # of our topics
+        self._told = dict.fromkeys(config.name_servers, -1)  # the version each name server has
+        self._turns = {name_server: asyncio.Lock() for name_server in config.name_servers}
 
     async def start(self, address: str) -> None:
         """Register `address` everywhere once, whatever the outcome; `run` keeps it registered."""
@@ -51,28 +55,39 @@ class Registration:
 
     def topics_changed(self) -> None:
         """Tell every name server soon; changes made until then travel together."""
+        self._version += 1
         for event in self._changed.values():
             event.set()
 
     async def announce(self) -> None:
-        """Tell every name server now and return when all have answered or failed."""
-        await asyncio.gather(*(self._register(name_server, ANNOUNCE_TIMEOUT_MS) for name_server in self._changed))
+        """Tell every name server now and return when all have answered or failed. Those who ask while a registration
+        is under way share the next."""
+        await asyncio.gather(*(self._tell(name_server, ANNOUNCE_TIMEOUT_MS) for name_server in self._changed))
 
     async def _follow(self, name_server: str) -> None:
         changed = self._changed[name_server]
+        quiet_until_ms = 0
         while True:
             wait_ms = self._period_ms if self._reachable[name_server] else RETRY_MS
-            await self._sleep_unless(changed, wait_ms)
-            changed.clear()
-            await self._register(name_server, self._config.register_broker_timeout_mills)
+            await sleep_unless(changed, self._clock, wait_ms)
+            is_sign_of_life = not changed.is_set()
+            if changed.is_set():
+                await self._clock.sleep(quiet_until_ms - self._clock.now_ms())
+                quiet_until_ms = self._clock.now_ms() + COALESCE_MS
+                changed.clear()
+            await self._tell(name_server, self._config.register_broker_timeout_mills, again=is_sign_of_life)
 
-    async def _sleep_unless(self, event: asyncio.Event, ms: int) -> None:
-        waits = {asyncio.ensure_future(event.wait()), asyncio.ensure_future(self._clock.sleep(ms))}
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
+    async def _tell(self, name_server: str, timeout_ms: int, *, again: bool = False) -> None:
+        """Register, unless the name server has heard meanwhile of everything there was to tell."""
+        wanted = self._version
+        async with self._turns[name_server]:
+            if again or self._told[name_server] < wanted:
+                version = self._version
+                await self._register(name_server, timeout_ms)
+                if self._reachable[name_server]:
+                    self._told[name_server] = version
+                    if version == self._version:
+                        self._changed[name_server].clear()
 
     async def _register(self, name_server: str, timeout_ms: int) -> None:
         body = self._body().encode()

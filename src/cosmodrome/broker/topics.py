@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from cosmodrome import state_file
+from cosmodrome.broker.pop.messages import revive_topic
 from cosmodrome.broker.tables import SavedTable
 from cosmodrome.clock import Clock
 from cosmodrome.config import BrokerConfig
@@ -16,10 +17,13 @@ from cosmodrome.model import (
     AUTO_CREATE_TOPIC,
     READ_WRITE,
     RETRY_PREFIX,
+    SCHEDULE_TOPIC,
     SYSTEM_PREFIX,
+    TRACE_TOPIC,
     Perm,
     TopicConfig,
     check_topic,
+    dead_letter_topic,
     retry_topic,
 )
 from cosmodrome.wire.bodies import TopicConfigWrapper
@@ -28,12 +32,11 @@ log = logging.getLogger(__name__)
 
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
 BENCHMARK_TOPIC = "BenchmarkTest"
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 OFFSET_MOVED_EVENT = "OFFSET_MOVED_EVENT"
-TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+TIMER_TOPIC = "rmq_sys_wheel_timer"
 
 NOT_SENDABLE = frozenset(
     {SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_EVENT}
@@ -83,9 +86,7 @@ class Topics(SavedTable):
         if found is None:
             check_topic(name)
             found = self._create_in_send(name, template, queues_wanted)
-        if not found.writable:
-            raise NoPermission(f"the topic[{name}] sending message is forbidden")
-        return found
+        return check_writable(found)
 
     def _create_in_send(self, name: str, template_name: str, queues_wanted: int) -> TopicConfig:
         template = self._topics.get(template_name)
@@ -100,6 +101,10 @@ class Topics(SavedTable):
     def ensure_retry_topic(self, group: str, queues: int) -> TopicConfig:
         name = retry_topic(group)
         return self._topics.get(name) or self.put(TopicConfig(check_topic(name), queues, queues))
+
+    def ensure_dead_letter_topic(self, group: str) -> TopicConfig:
+        name = dead_letter_topic(group)
+        return self._topics.get(name) or self.put(TopicConfig(check_topic(name), 1, 1))
 
     def put(self, config: TopicConfig) -> TopicConfig:
         """Create or replace a topic; putting what is there already changes nothing."""
@@ -153,13 +158,29 @@ class Topics(SavedTable):
             yield TopicConfig(AUTO_CREATE_TOPIC, queues, queues, inherited)
         yield TopicConfig(config.broker_cluster_name, CLUSTER_TOPIC_QUEUES, CLUSTER_TOPIC_QUEUES, cluster_perm)
         yield TopicConfig(config.broker_name, 1, 1, broker_perm)
+        if config.trace_topic_enable:
+            yield TopicConfig(config.msg_trace_topic_name, 1, 1)
         yield TopicConfig(BENCHMARK_TOPIC, BENCHMARK_QUEUES, BENCHMARK_QUEUES)
         yield TopicConfig(SCHEDULE_TOPIC, DELAY_LEVELS, DELAY_LEVELS)
-        for name in (SELF_TEST_TOPIC, OFFSET_MOVED_EVENT, self._reply_topic, HALF_TOPIC, OP_HALF_TOPIC):
+        yield TopicConfig(revive_topic(config.broker_cluster_name), config.revive_queue_num, config.revive_queue_num)
+        for name in (
+            SELF_TEST_TOPIC,
+            OFFSET_MOVED_EVENT,
+            self._reply_topic,
+            HALF_TOPIC,
+            OP_HALF_TOPIC,
+            TIMER_TOPIC,
+        ):
             yield TopicConfig(name, 1, 1)
 
     def encoded(self) -> bytes:
         return TopicConfigWrapper(self.data_version, self._topics).encode(pretty=True)
+
+
+def check_writable(topic: TopicConfig) -> TopicConfig:
+    if not topic.writable:
+        raise NoPermission(f"the topic[{topic.name}] sending message is forbidden")
+    return topic
 
 
 def _is_topic_name(name: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from cosmodrome import __version__
-from cosmodrome.cli import messages, serve, store
+from cosmodrome.cli import messages, serve, store, trace
 from cosmodrome.errors import CosmodromeError
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
@@ -39,6 +39,7 @@ main.add_command(serve.namesrv)
 main.add_command(serve.broker)
 main.add_command(messages.send)
 main.add_command(messages.tail)
+main.add_command(trace.trace)
 main.add_command(store.store)
 
 if __name__ == "__main__":

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sys
+from datetime import datetime, timedelta
 
 import click
 
-from cosmodrome.cli.options import namesrv_option, output_option
+from cosmodrome.cli.options import duration, instant, namesrv_option, output_option
 from cosmodrome.cli.output import echo_json, message_json, message_text, send_result_json, send_result_text
+from cosmodrome.client.outgoing import MAX_DELAY_LEVEL
 from cosmodrome.client.producer import Producer
 from cosmodrome.client.queue_reader import TopicReader
+from cosmodrome.client.subscribing import Sql
 from cosmodrome.errors import ConnectionFailed
-from cosmodrome.model import Message, SendResult
+from cosmodrome.model import ALL_TAGS, Message, SendResult
 from cosmodrome.net.loop import run
 
 CLI_GROUP = "cosmodrome-cli"
@@ -23,6 +26,13 @@ CLI_GROUP = "cosmodrome-cli"
 @click.option("--tag", default="", help="The message's tag, which consumers filter by.")
 @click.option("--key", "keys", multiple=True, help="A key to find the message by; may be given several times.")
 @click.option("--property", "pairs", multiple=True, metavar="NAME=VALUE", help="A user property; several may be given.")
+@click.option(
+    "--delay-level",
+    type=click.IntRange(1, MAX_DELAY_LEVEL),
+    help="Deliver later: by default level 1 is 1 s, 2 is 5 s, 3 is 10 s, 5 is 1 min, 14 is 10 min, 18 is 2 h.",
+)
+@click.option("--delay", type=duration, metavar="DURATION", help="Deliver so much later: 90s, 1h30m, 7d.")
+@click.option("--deliver-at", type=instant, metavar="TIME", help="Deliver then: 2030-01-31T09:00, or with +02:00 or Z.")
 @click.option("--timeout", "timeout_ms", default=3_000, show_default=True, help="Milliseconds to wait for the broker.")
 @namesrv_option
 @output_option
@@ -32,13 +42,27 @@ def send(
     tag: str,
     keys: tuple[str, ...],
     pairs: tuple[str, ...],
+    delay_level: int | None,
+    delay: timedelta | None,
+    deliver_at: datetime | None,
     timeout_ms: int,
     namesrv: str,
     output: str,
 ) -> None:
     """Send BODY to TOPIC; BODY - reads it from standard input."""
     data = sys.stdin.buffer.read() if body == "-" else body.encode(errors="surrogateescape")
-    message = Message(topic, data, tags=tag, keys=list(keys), properties=_properties(pairs))
+    if sum(later is not None for later in (delay_level, delay, deliver_at)) > 1:
+        raise click.UsageError("give one of --delay-level, --delay and --deliver-at")
+    message = Message(
+        topic,
+        data,
+        tags=tag,
+        keys=list(keys),
+        properties=_properties(pairs),
+        delay_level=delay_level or 0,
+        delay=delay,
+        deliver_at=deliver_at,
+    )
     try:
         result = run(_send(message, namesrv, timeout_ms))
     except ConnectionFailed as error:
@@ -75,11 +99,17 @@ async def _send(message: Message, namesrv: str, timeout_ms: int) -> SendResult:
     help="Begin with the oldest message kept, or with the next one to come.",
 )
 @click.option("--limit", type=click.IntRange(1), help="Stop after this many messages; otherwise Ctrl-C stops.")
-@click.option("--tag", "expression", default="*", show_default=True, help="Tags to show, such as 'paid || refunded'.")
+@click.option("--tag", help="Only messages with one of these tags, such as 'paid || refunded'.")
+@click.option("--sql", help="Only messages with these properties, such as \"region = 'north' AND price > 10\".")
 @namesrv_option
 @output_option
-def tail(topic: str, start: str, limit: int | None, expression: str, namesrv: str, output: str) -> None:
+def tail(
+    topic: str, start: str, limit: int | None, tag: str | None, sql: str | None, namesrv: str, output: str
+) -> None:
     """Show the messages of TOPIC as they come. No consumer group is involved, so no group misses anything."""
+    if tag is not None and sql is not None:
+        raise click.UsageError("give --tag or --sql, not both")
+    expression = Sql(sql) if sql is not None else tag or ALL_TAGS
     try:
         run(_tail(TopicReader(topic, expression, namesrv=namesrv, from_earliest=start == "earliest"), limit, output))
     except KeyboardInterrupt:

@@ -2,11 +2,40 @@
 
 from __future__ import annotations
 
+import re
+from datetime import datetime, timedelta
+
 import click
 
 from cosmodrome.config import DEFAULT_NAMESRV_PORT
 
 PORT = click.IntRange(0, 65_535)
+
+_DURATION = re.compile(r"(?:[0-9]{1,9}(?:ms|s|m|h|d))+")
+_DURATION_PART = re.compile(r"([0-9]+)(ms|s|m|h|d)")
+_UNITS = {
+    "ms": timedelta(milliseconds=1),
+    "s": timedelta(seconds=1),
+    "m": timedelta(minutes=1),
+    "h": timedelta(hours=1),
+    "d": timedelta(days=1),
+}
+
+
+def duration(text: str) -> timedelta:
+    """A time span such as 90s, 1h30m or 7d."""
+    if not _DURATION.fullmatch(text):
+        raise click.BadParameter(f"{text!r}: write a duration such as 500ms, 90s, 1h30m or 7d")
+    return sum((int(count) * _UNITS[unit] for count, unit in _DURATION_PART.findall(text)), timedelta())
+
+
+def instant(text: str) -> datetime:
+    """A moment in ISO 8601; without a time zone it is this machine's."""
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError):
+        raise click.BadParameter(f"{text!r}: write a time such as 2030-01-31T09:00 or 2030-01-31T09:00:00Z") from None
+
 
 namesrv_option = click.option(
     "-n",

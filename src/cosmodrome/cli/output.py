@@ -25,6 +25,7 @@ def send_result_json(result: SendResult) -> dict[str, Any]:
         "brokerName": result.queue.broker_name,
         "queueId": result.queue.queue_id,
         "queueOffset": result.queue_offset,
+        **({"recallHandle": result.recall_handle} if result.recall_handle else {}),
     }
 
 

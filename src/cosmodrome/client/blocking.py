@@ -17,6 +17,7 @@ from cosmodrome.client import producer, push_consumer
 from cosmodrome.client.handlers import Handler
 from cosmodrome.client.lifecycle import Startable
 from cosmodrome.client.producer import SEND_TIMEOUT_MS, Selector
+from cosmodrome.client.subscribing import Expression
 from cosmodrome.config import ClientConfig
 from cosmodrome.model import ConsumeFrom, Message, MessageQueue, SendResult
 from cosmodrome.net.loop import loop_factory
@@ -102,9 +103,10 @@ class Producer(_Face):
         namesrv: str = "",
         *,
         max_tries: int = producer.MAX_TRIES,
+        trace: bool = False,
         config: ClientConfig | None = None,
     ) -> None:
-        self._producer = producer.Producer(group, namesrv, max_tries=max_tries, config=config)
+        self._producer = producer.Producer(group, namesrv, max_tries=max_tries, trace=trace, config=config)
         super().__init__(self._producer)
 
     @property
@@ -136,6 +138,9 @@ class Producer(_Face):
     ) -> SendResult:
         return self._thread.run(lambda: self._producer.send_batch(messages, queue, timeout_ms=timeout_ms))
 
+    def recall(self, topic: str, handle: str, *, timeout_ms: float = SEND_TIMEOUT_MS) -> str:
+        return self._thread.run(lambda: self._producer.recall(topic, handle, timeout_ms=timeout_ms))
+
     def publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         return self._thread.run(lambda: self._producer.publish_queues(topic))
 
@@ -151,7 +156,9 @@ class PushConsumer(_Face):
         consume_from: ConsumeFrom = ConsumeFrom.LAST_OFFSET,
         consume_timestamp_ms: int | None = None,
         max_in_flight: int = push_consumer.MAX_IN_FLIGHT,
+        max_reconsume_times: int | None = None,
         stop_timeout_ms: int = push_consumer.STOP_TIMEOUT_MS,
+        trace: bool = False,
         config: ClientConfig | None = None,
     ) -> None:
         self._consumer = push_consumer.PushConsumer(
@@ -160,7 +167,9 @@ class PushConsumer(_Face):
             consume_from=consume_from,
             consume_timestamp_ms=consume_timestamp_ms,
             max_in_flight=max_in_flight,
+            max_reconsume_times=max_reconsume_times,
             stop_timeout_ms=stop_timeout_ms,
+            trace=trace,
             config=config,
         )
         super().__init__(self._consumer)
@@ -176,7 +185,7 @@ class PushConsumer(_Face):
 
         return self._thread.run(look)
 
-    def subscribe(self, topic: str, expression: str, handler: Handler, *, batch: int | None = None) -> None:
+    def subscribe(self, topic: str, expression: Expression, handler: Handler, *, batch: int | None = None) -> None:
         async def subscribe() -> None:
             self._consumer.subscribe(topic, expression, handler, batch=batch)
 

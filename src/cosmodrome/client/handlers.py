@@ -14,9 +14,11 @@ from typing import Any, NamedTuple, get_origin
 from cosmodrome.client.incoming import unpack_body
 from cosmodrome.client.lifecycle import cancelled
 from cosmodrome.client.process_queue import ProcessQueue
+from cosmodrome.client.tracing import Tracer
 from cosmodrome.clock import Clock
 from cosmodrome.errors import ClientError
 from cosmodrome.model import ReceivedMessage
+from cosmodrome.wire.trace import Outcome
 
 log = logging.getLogger(__name__)
 
@@ -88,13 +90,18 @@ class Handlers:
     """
 
     def __init__(
-        self, max_in_flight: int, send_back: Callable[[ReceivedMessage], Awaitable[bool]], clock: Clock
+        self,
+        max_in_flight: int,
+        send_back: Callable[[ReceivedMessage], Awaitable[bool]],
+        clock: Clock,
+        tracer: Tracer | None = None,
     ) -> None:
         if max_in_flight < 1:
             raise ValueError(f"max_in_flight is {max_in_flight}; it must be at least 1")
         self._max_in_flight = max_in_flight
         self._send_back = send_back
         self._clock = clock
+        self._tracer = tracer
         self._waiting: deque[Delivery] = deque()
         self._working: set[asyncio.Task[None]] = set()
         self._retrying: set[asyncio.Task[None]] = set()
@@ -120,8 +127,11 @@ class Handlers:
     async def _deliver(self, delivery: Delivery) -> None:
         if delivery.process.released:
             return
+        consuming = None if self._tracer is None else self._tracer.consuming(delivery.messages)
+        outcome = Outcome.EXCEPTION
         try:
             await self._call(delivery)
+            outcome = Outcome.SUCCESS
         except asyncio.CancelledError:
             if _this_task().cancelling():
                 raise  # we are being stopped; a handler that raises it by itself has failed like any other
@@ -131,6 +141,9 @@ class Handlers:
             await self._failed(delivery, repr(error))
         else:
             _finish(delivery.process, delivery.messages)
+        finally:
+            if consuming is not None:
+                consuming.ended(outcome)
 
     async def _call(self, delivery: Delivery) -> None:
         for message in delivery.messages:

@@ -19,11 +19,11 @@ def received_messages(
 ) -> list[ReceivedMessage]:
     """The wanted messages of a pull, bodies still as stored. ProtocolError when the body is damaged."""
     bounds = {Property.MIN_OFFSET: str(reply.min_offset), Property.MAX_OFFSET: str(reply.max_offset)}
-    received = (_received(record, queue, bounds) for record in decode_records(body))
-    return [message for message in received if matches(wanted, message.tags)]
+    found = (received(record, queue, bounds) for record in decode_records(body))
+    return [message for message in found if matches(wanted, message.tags)]
 
 
-def _received(record: Record, queue: MessageQueue, bounds: dict[str, str]) -> ReceivedMessage:
+def received(record: Record, queue: MessageQueue, bounds: dict[str, str]) -> ReceivedMessage:
     properties = properties_string.decode(record.properties)
     properties.update(bounds)
     topic = record.topic

@@ -5,7 +5,8 @@ The checks refuse here what every broker would refuse or, worse, would misread.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 
 from cosmodrome.config import KIB, MIB
 from cosmodrome.errors import InvalidMessage, InvalidParameter
@@ -13,10 +14,13 @@ from cosmodrome.model import DLQ_PREFIX, RETRY_PREFIX, Message, Property, check_
 from cosmodrome.wire import properties as properties_string
 from cosmodrome.wire.batch import encode_batch
 from cosmodrome.wire.compression import compress
+from cosmodrome.wire.trace import TracedType
 
 MAX_BODY_BYTES = 4 * MIB
 COMPRESS_FROM_BYTES = 4 * KIB
 MAX_DELAY_LEVEL = 18
+_EPOCH = datetime.fromtimestamp(0, UTC)
+_MILLISECOND = timedelta(milliseconds=1)
 
 # Set by message fields, by brokers or by clients on their own; a user's value would be lost or would mislead them.
 _RESERVED = """
@@ -30,6 +34,7 @@ _RESERVED = """
     TIMER_DELAY_LEVEL __BORNHOST BORN_TIMESTAMP __CRC32# DLQ_ORIGIN_TOPIC DLQ_ORIGIN_MESSAGE_ID
 """
 RESERVED_PROPERTIES = frozenset(_RESERVED.split())
+_DELAYING = (Property.DELAY, Property.TIMER_DELAY_SEC, Property.TIMER_DELAY_MS, Property.TIMER_DELIVER_MS)
 
 
 def check_sendable_topic(topic: str) -> None:
@@ -64,10 +69,12 @@ def encode_properties(message: Message, unique_id: str) -> str:
     if message.tags:
         parts.append(f"TAGS\x01{message.tags}")
     if message.keys:
-        parts.append(f"KEYS\x01{_joined_keys(message.keys)}")
+        parts.append(f"KEYS\x01{joined_keys(message.keys)}")
     if message.delay_level:
         _check_delay_level(message.delay_level)
         parts.append(f"DELAY\x01{message.delay_level}")
+    if message.delay is not None or message.deliver_at is not None:
+        parts.append(_delivery_time(message))
     for name, value in message.properties.items():
         _check_property(name, value)
         parts.append(f"{name}\x01{value}")
@@ -77,7 +84,15 @@ def encode_properties(message: Message, unique_id: str) -> str:
     return encoded
 
 
-def _joined_keys(keys: str | Sequence[str]) -> str:
+def traced_type(properties: Mapping[str, str]) -> TracedType:
+    """The kind of message that a trace speaks of."""
+    if properties.get(Property.TRAN_MSG) == "true":
+        return TracedType.TRANSACTION_HALF
+    is_delayed = any(name in properties for name in _DELAYING)
+    return TracedType.DELAYED if is_delayed else TracedType.NORMAL
+
+
+def joined_keys(keys: str | Sequence[str]) -> str:
     if isinstance(keys, str):
         return keys
     for key in keys:
@@ -89,6 +104,17 @@ def _joined_keys(keys: str | Sequence[str]) -> str:
 def _check_delay_level(level: int) -> None:
     if not 0 < level <= MAX_DELAY_LEVEL:
         raise InvalidMessage(f"the delay level is {level}; it must be 1 to {MAX_DELAY_LEVEL}, or 0 for no delay")
+
+
+def _delivery_time(message: Message) -> str:
+    if message.delay_level or (message.delay is not None and message.deliver_at is not None):
+        raise InvalidMessage("give a message a delay_level, a delay or a time to deliver_at, not two of them")
+    if message.delay is not None:
+        return f"TIMER_DELAY_MS\x01{message.delay // _MILLISECOND}"
+    assert message.deliver_at is not None
+    if message.deliver_at.tzinfo is None:
+        raise InvalidMessage("deliver_at has no time zone; use datetime.now(UTC) or .astimezone()")
+    return f"TIMER_DELIVER_MS\x01{(message.deliver_at - _EPOCH) // _MILLISECOND}"
 
 
 def _check_property(name: str, value: str) -> None:
@@ -125,7 +151,7 @@ def check_batch(messages: Sequence[Message]) -> None:
             raise InvalidMessage(f"a batch has one topic; this one has {topic} and {message.topic}")
         if message.wait_store_ok != wait:
             raise InvalidMessage("the messages of a batch must agree on wait_store_ok")
-        if message.delay_level:
+        if message.delay_level or message.delay is not None or message.deliver_at is not None:
             raise InvalidMessage("a batch cannot be delayed; send the messages one by one")
         check_body(message.body)
 

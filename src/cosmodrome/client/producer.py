@@ -14,27 +14,42 @@ from cosmodrome.client import outgoing
 from cosmodrome.client.instance import Instance
 from cosmodrome.client.lifecycle import Startable
 from cosmodrome.client.routes import NEW_TOPIC_QUEUES, TopicRoute
+from cosmodrome.client.tracing import Tracer
 from cosmodrome.clock import Clock, SystemClock
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.config import KIB, ClientConfig
-from cosmodrome.errors import BrokerError, CallTimeout, ConnectionFailed, RouteNotFound, SendFailed
+from cosmodrome.errors import (
+    BrokerError,
+    CallTimeout,
+    ConnectionFailed,
+    CosmodromeError,
+    InvalidMessage,
+    ProtocolError,
+    RouteNotFound,
+    SendFailed,
+)
 from cosmodrome.model import (
     AUTO_CREATE_TOPIC,
     Message,
     MessageQueue,
+    Property,
     SendResult,
     SendStatus,
     check_group,
 )
+from cosmodrome.wire import properties as properties_string
 from cosmodrome.wire.bodies import HeartbeatData
 from cosmodrome.wire.command import ONEWAY_BIT, Command
 from cosmodrome.wire.ids import UniqueIds
-from cosmodrome.wire.requests import SendMessage, SendReply
+from cosmodrome.wire.recall_handle import RecallHandle
+from cosmodrome.wire.requests import RecallMessage, RecallReply, SendMessage, SendReply
+from cosmodrome.wire.trace import Pub
 
 log = logging.getLogger(__name__)
 
 SEND_TIMEOUT_MS = 3_000
 MAX_TRIES = 3
+TRACE_GROUP_PREFIX = "_INNER_TRACE_PRODUCER-"
 # Before a further try at the broker that just failed, when there is no other.
 SAME_BROKER_PAUSE_MS = 100
 # Compressing this much takes a millisecond and more, so it is done beside the event loop.
@@ -86,6 +101,7 @@ class Producer(Startable):
     `send` returns once a broker has stored the message as safely as that broker promises. A failed try is repeated on
     another broker, at most `max_tries` in all, within the timeout. If a broker stored the message and only its answer
     was lost, that makes a duplicate with the same `msg_id`. A message for a chosen queue, or one-way, is tried once.
+    With `trace`, every try that is answered or fails is written down for `cosmodrome trace`.
     """
 
     def __init__(
@@ -94,6 +110,7 @@ class Producer(Startable):
         namesrv: str = "",
         *,
         max_tries: int = MAX_TRIES,
+        trace: bool = False,
         config: ClientConfig | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -111,6 +128,7 @@ class Producer(Startable):
             borrow_routes=True,
         )
         self._unique_ids = UniqueIds(socket.inet_aton(self._instance.ip))
+        self._tracer = tracer_of(self._group, "PRODUCE", namesrv, config, self._clock) if trace else None
         self._turns: dict[str, int] = {}  # topic → how many queues were chosen; its start is random
 
     @property
@@ -119,8 +137,12 @@ class Producer(Startable):
 
     async def _start(self) -> None:
         self._instance.start()
+        if self._tracer is not None:
+            await self._tracer.start()
 
     async def _stop(self) -> None:
+        if self._tracer is not None:
+            await self._tracer.stop()
         await self._instance.stop(producer_group=self._group)
 
     def _announce(self, client_id: str) -> HeartbeatData:
@@ -182,6 +204,26 @@ class Producer(Startable):
         if queue is not None:
             return await self._send_to(queue, ready, deadline - _now())
         return await self._send_anywhere(ready, deadline)
+
+    async def recall(self, topic: str, handle: str, *, timeout_ms: float = SEND_TIMEOUT_MS) -> str:
+        """Take back a message that waits for its delivery time, by its SendResult's `recall_handle`; returns its id.
+
+        BrokerError when the broker does not allow it (`recallMessageEnable`) or the message's time has come.
+        """
+        self._require_running()
+        deadline = _now() + timeout_ms / 1000
+        try:
+            broker_name = RecallHandle.decode(handle).broker_name
+        except ProtocolError as error:
+            raise InvalidMessage(f"{handle!r} is not a recall handle") from error
+        await self._route(topic, deadline)
+        address = self._instance.master(broker_name)
+        request = RecallMessage(topic, handle, self._group, broker_name)
+        left_ms = max(deadline - _now(), 0) * 1000
+        reply = await self._instance.caller.call(address, Command.request(RequestCode.RECALL_MESSAGE, request), left_ms)
+        if reply.code != ResponseCode.SUCCESS:
+            raise BrokerError(reply.code, reply.remark or "", address)
+        return RecallReply.decode(reply).msg_id
 
     async def publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues `send` may choose from."""
@@ -271,16 +313,13 @@ class Producer(Startable):
 
     async def _send_to(self, queue: MessageQueue, ready: _Outgoing, seconds: float) -> SendResult:
         address = self._instance.master(queue.broker_name)
-        timeout_ms = max(seconds, 0) * 1000
+        began_ms = self._clock.now_ms()
         try:
-            async with asyncio.timeout(seconds):  # connecting counts too
-                reply = await self._instance.caller.call(address, self._command(ready, queue), timeout_ms)
-        except TimeoutError:
-            raise CallTimeout(address, timeout_ms) from None
-        status = _STATUS.get(reply.code)
-        if status is None:
-            raise BrokerError(reply.code, reply.remark or "", address)
-        stored = SendReply.decode(reply)
+            status, stored = await self._stored(address, self._command(ready, queue), seconds)
+        except CosmodromeError:
+            self._trace(ready, address, began_ms, None)
+            raise
+        self._trace(ready, address, began_ms, stored)
         return SendResult(
             status,
             ready.unique_id,
@@ -288,7 +327,43 @@ class Producer(Startable):
             MessageQueue(ready.topic, queue.broker_name, stored.queue_id),
             stored.queue_offset,
             stored.transaction_id or "",
+            stored.recall_handle or "",
         )
+
+    async def _stored(self, address: str, command: Command, seconds: float) -> tuple[SendStatus, SendReply]:
+        timeout_ms = max(seconds, 0) * 1000
+        try:
+            async with asyncio.timeout(seconds):  # connecting counts too
+                reply = await self._instance.caller.call(address, command, timeout_ms)
+        except TimeoutError:
+            raise CallTimeout(address, timeout_ms) from None
+        status = _STATUS.get(reply.code)
+        if status is None:
+            raise BrokerError(reply.code, reply.remark or "", address)
+        return status, SendReply.decode(reply)
+
+    def _trace(self, ready: _Outgoing, address: str, began_ms: int, stored: SendReply | None) -> None:
+        """Write down how a try ended; `stored` is None if it failed. A broker may ask not to."""
+        if self._tracer is None or (stored is not None and stored.trace_on is False):
+            return
+        properties = properties_string.decode(ready.properties)
+        keys = properties.get(Property.KEYS, "")
+        record = Pub(
+            began_ms,
+            (stored and stored.msg_region) or "",
+            self._group,
+            ready.topic,
+            ready.unique_id,
+            properties.get(Property.TAGS, ""),
+            keys,
+            address,
+            len(ready.body),
+            self._clock.now_ms() - began_ms,
+            outgoing.traced_type(properties),
+            stored.msg_id if stored is not None else "",
+            success=stored is not None,
+        )
+        self._tracer.note(record, ready.unique_id, keys)
 
     def _command(self, ready: _Outgoing, queue: MessageQueue) -> Command:
         header = SendMessage(
@@ -306,6 +381,12 @@ class Producer(Startable):
             broker_name=queue.broker_name,
         )
         return Command(_SEND_BATCH if ready.is_batch else _SEND, header.lettered_fields(), ready.body)
+
+
+def tracer_of(group: str, role: str, namesrv: str, config: ClientConfig | None, clock: Clock) -> Tracer:
+    """What writes down the traces of a group, with a producer of its own; Java's gives it such a name, too."""
+    sender = Producer(f"{TRACE_GROUP_PREFIX}{group}-{role}", namesrv, config=config, clock=clock)
+    return Tracer(sender, group, clock)
 
 
 def _now() -> float:

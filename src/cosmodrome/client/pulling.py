@@ -32,7 +32,14 @@ _ANSWERS = frozenset(
         ResponseCode.PULL_OFFSET_MOVED,
     }
 )
-_STRANGER = frozenset({ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST})
+_STRANGER = frozenset(
+    {
+        ResponseCode.SUBSCRIPTION_NOT_EXIST,
+        ResponseCode.SUBSCRIPTION_NOT_LATEST,
+        ResponseCode.FILTER_DATA_NOT_EXIST,
+        ResponseCode.FILTER_DATA_NOT_LATEST,
+    }
+)
 
 
 class Puller(ABC):

@@ -15,13 +15,14 @@ from cosmodrome.client.handlers import Consume, Delivery, Handler, Handlers, unh
 from cosmodrome.client.instance import Instance
 from cosmodrome.client.lifecycle import Startable, cancelled
 from cosmodrome.client.process_queue import ProcessQueue
+from cosmodrome.client.producer import tracer_of
 from cosmodrome.client.rebalance import averagely
 from cosmodrome.client.routes import TopicRoute
+from cosmodrome.client.subscribing import Expression, subscription
 from cosmodrome.clock import Clock, SystemClock
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.config import ClientConfig
 from cosmodrome.errors import BrokerError, ClientError, CosmodromeError, RouteNotFound
-from cosmodrome.filter.tags import subscription as tag_subscription
 from cosmodrome.model import (
     ALL_TAGS,
     RETRY_PREFIX,
@@ -83,9 +84,11 @@ class PushConsumer(Startable):
             ...
 
     A message is done when its handler returns. When it raises, the broker delivers the message again later, and after
-    too many times puts it among the group's dead letters. Every message is handled at least once: a crash, or a queue
-    that moves to another member, may repeat some. `consume_from` counts only for a group that never consumed the
-    queue before. `stop` waits up to `stop_timeout_ms` for running handlers and commits what they finished.
+    `max_reconsume_times` (the group's own limit, unless given here) puts it among the dead letters, topic %DLQ%group.
+    Every message is handled at least once: a crash, or a queue that moves to another member, may repeat some.
+    `consume_from` counts only for a group that never consumed the queue before. `stop` waits up to `stop_timeout_ms`
+    for running handlers and commits what they finished. With `trace`, what becomes of every message is written down for
+    `cosmodrome trace`.
     """
 
     def __init__(
@@ -96,7 +99,9 @@ class PushConsumer(Startable):
         consume_from: ConsumeFrom = ConsumeFrom.LAST_OFFSET,
         consume_timestamp_ms: int | None = None,
         max_in_flight: int = MAX_IN_FLIGHT,
+        max_reconsume_times: int | None = None,
         stop_timeout_ms: int = STOP_TIMEOUT_MS,
+        trace: bool = False,
         config: ClientConfig | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -107,13 +112,15 @@ class PushConsumer(Startable):
         self._group = check_group(group)
         self._consume_from = consume_from
         self._consume_timestamp_ms = consume_timestamp_ms
+        self._max_reconsume_times = max_reconsume_times
         self._stop_timeout_ms = stop_timeout_ms
         self._subscribed: dict[str, _Subscribed] = {}
         self._assigned: dict[MessageQueue, tuple[AssignedQueue, asyncio.Task[None]]] = {}
         self._rebalance_due = Bell(self._clock)
         self._brokers_to_tell = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._handlers = Handlers(max_in_flight, self._send_back, self._clock)
+        self._tracer = tracer_of(self._group, "CONSUME", namesrv, config, self._clock) if trace else None
+        self._handlers = Handlers(max_in_flight, self._send_back, self._clock, self._tracer)
         self._instance = Instance(
             self._config,
             self._clock,
@@ -135,9 +142,10 @@ class PushConsumer(Startable):
 
     # --- subscribing
 
-    def subscribe(self, topic: str, expression: str, handler: Handler, *, batch: int | None = None) -> None:
+    def subscribe(self, topic: str, expression: Expression, handler: Handler, *, batch: int | None = None) -> None:
         """Hand the topic's messages whose tag is in `expression` ("*" for all, "a || b") to `handler`.
 
+        With `Sql("price > 5")` as expression, the broker chooses by the properties of the messages.
         The handler gets one message at a time; or a list of up to `batch` of them, if that is given; or a list, if its
         parameter is annotated as one (`messages: list[ReceivedMessage]`). An `async def` runs on the event loop, a
         `def` in a thread. Subscribing to a topic again replaces expression and handler.
@@ -147,14 +155,14 @@ class PushConsumer(Startable):
             raise ClientError(f"{topic} is read by its group by itself; subscribe to the original topic")
         self._subscribe(topic, expression, Consume.by(handler, batch))
 
-    def _subscribe(self, topic: str, expression: str, consume: Consume) -> None:
+    def _subscribe(self, topic: str, expression: Expression, consume: Consume) -> None:
         known = self._subscribed.get(topic)
         version = max(self._clock.now_ms(), known.subscription.version + 1 if known else 0)
-        subscription = tag_subscription(topic, expression, version)
+        wanted = subscription(topic, expression, version)
         if known is None:
-            self._subscribed[topic] = _Subscribed(subscription, consume)
+            self._subscribed[topic] = _Subscribed(wanted, consume)
         else:  # its queues hold on to `known`
-            known.subscription, known.consume = subscription, consume
+            known.subscription, known.consume = wanted, consume
         self._rebalance_soon()
 
     def unsubscribe(self, topic: str) -> None:
@@ -169,6 +177,8 @@ class PushConsumer(Startable):
     async def _start(self) -> None:
         """After the first round our queues have their start offsets: what is sent from now on is received."""
         self._instance.start()
+        if self._tracer is not None:
+            await self._tracer.start()
         settled = await self._rebalance()
         self._tasks = {
             self._instance.run(self._rebalances(settled), "rebalance"),
@@ -180,6 +190,8 @@ class PushConsumer(Startable):
         await cancelled(self._tasks)
         await cancelled({task for _, task in self._assigned.values()})
         await self._handlers.stop(self._stop_timeout_ms)
+        if self._tracer is not None:
+            await self._tracer.stop()
         await asyncio.gather(*(assigned.commit() for assigned, _ in self._assigned.values()))
         self._assigned.clear()
         await self._instance.stop(consumer_group=self._group)
@@ -355,6 +367,7 @@ class PushConsumer(Startable):
             _BROKER_DECIDES_DELAY,
             origin_msg_id=message.msg_id,
             origin_topic=message.topic,
+            max_reconsume_times=self._max_reconsume_times,
         )
         try:
             address = self._instance.master(message.queue.broker_name)

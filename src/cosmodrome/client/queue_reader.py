@@ -13,11 +13,11 @@ from cosmodrome.client.incoming import received_messages, unpack_body
 from cosmodrome.client.instance import Instance
 from cosmodrome.client.lifecycle import Startable
 from cosmodrome.client.pulling import PULL_MAX_BYTES, PULL_MAX_MESSAGES, PULL_RETRY_MS, PULL_SUSPEND_MS, Puller
+from cosmodrome.client.subscribing import Expression, subscription
 from cosmodrome.clock import Clock, SystemClock
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.config import ClientConfig
 from cosmodrome.errors import CosmodromeError
-from cosmodrome.filter.tags import subscription as tag_subscription
 from cosmodrome.model import ALL_TAGS, MessageQueue, ReceivedMessage, Subscription, check_topic
 from cosmodrome.wire.command import Command
 from cosmodrome.wire.header import Header
@@ -46,7 +46,7 @@ class TopicReader(Startable):
     def __init__(
         self,
         topic: str,
-        expression: str = ALL_TAGS,
+        expression: Expression = ALL_TAGS,
         *,
         namesrv: str = "",
         from_earliest: bool = False,
@@ -59,7 +59,7 @@ class TopicReader(Startable):
         self._topic = check_topic(topic)
         self._from_earliest = from_earliest
         self._started_ms = self._clock.now_ms()
-        self._wanted = tag_subscription(topic, expression, self._started_ms)
+        self._wanted = subscription(topic, expression, self._started_ms)
         self._messages: asyncio.Queue[ReceivedMessage | None] = asyncio.Queue(MAX_READ_AHEAD)
         self._reading: set[MessageQueue] = set()
         self._following = False  # until the queues that are there at the start have their offsets

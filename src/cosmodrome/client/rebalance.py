@@ -22,6 +22,12 @@ def averagely(queues: Iterable[MessageQueue], client_ids: Iterable[str], me: str
     return ordered[start : start + share + (index < rest)]
 
 
+def by_circle(queues: Iterable[MessageQueue], client_ids: Iterable[str], me: str) -> list[MessageQueue]:
+    """Apache's AVG_BY_CIRCLE: queues are dealt out like cards."""
+    members = sorted(client_ids, key=_utf16_order)
+    return sorted(queues)[members.index(me) :: len(members)] if me in members else []
+
+
 def _utf16_order(text: str) -> bytes:
     """Java compares UTF-16 code units, Python code points; they differ beyond the basic plane."""
     return text.encode("utf-16-be", "surrogatepass")

@@ -24,5 +24,5 @@ def subscription(topic: str, expression: str, version: int) -> Subscription:
 
 
 def matches(wanted: Subscription, tag: str) -> bool:
-    """Whether a message with this tag ("" for none) is wanted."""
-    return wanted.expression == ALL_TAGS or tag in wanted.tags
+    """Whether a message with this tag ("" for none) is wanted; one chosen in another way has been chosen already."""
+    return wanted.expression == ALL_TAGS or wanted.expression_type != "TAG" or tag in wanted.tags

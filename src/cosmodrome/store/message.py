@@ -99,3 +99,4 @@ class ReadResult:
     size: int = 0
     views: tuple[memoryview, ...] = ()
     slow: bool = False  # what was read lies further back than memory reaches: a replica should serve it
+    took_ms: float = 0.0

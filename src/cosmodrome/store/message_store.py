@@ -74,6 +74,7 @@ class MessageStore:
         self._gate = Gate()
         self._busy_ms = config.os_page_cache_busy_time_out_mills
         self.on_stall: Callable[[], None] | None = None
+        self.append_ms = 0  # how long the last append took
         self._max_body_size = config.max_message_size
         self._closed = False
         self.cleaner: Cleaner
@@ -173,8 +174,9 @@ class MessageStore:
                 self._dispatcher.dispatch(
                     queue, queue_offset, offset, size, message.sys_flag, now_ms, message.properties
                 )
-            if self._clock.now_ms() - now_ms > self._busy_ms:
-                self._stalled(now_ms)
+            self.append_ms = self._clock.now_ms() - now_ms
+            if self.append_ms > self._busy_ms:
+                self._stalled()
         except OSError as error:
             raise self._failed(error) from error
         except (ProtocolError, UnicodeEncodeError) as error:
@@ -207,8 +209,9 @@ class MessageStore:
                 self.flusher.wake()
             else:
                 self._dispatcher.dispatch_batch(queue, queue_offset, bounds, message.sys_flag, now_ms, properties)
-            if self._clock.now_ms() - now_ms > self._busy_ms:
-                self._stalled(now_ms)
+            self.append_ms = self._clock.now_ms() - now_ms
+            if self.append_ms > self._busy_ms:
+                self._stalled()
         except OSError as error:
             raise self._failed(error) from error
         except (ProtocolError, UnicodeEncodeError) as error:
@@ -288,9 +291,9 @@ class MessageStore:
             self._catch_up()
         self._gate.set_full(full)
 
-    def _stalled(self, began_ms: int) -> None:
+    def _stalled(self) -> None:
         """Writing to memory took so long that the disk cannot keep up; those who wait already are turned away."""
-        log.warning("an append took %d ms: the disk is too slow for what is sent", self._clock.now_ms() - began_ms)
+        log.warning("an append took %d ms: the disk is too slow for what is sent", self.append_ms)
         if self.on_stall is not None:
             self._gate.set_busy(True)
             self.on_stall()

@@ -135,3 +135,35 @@ def test_a_heartbeat_breaks_the_silence(clients: Clients) -> None:
     clients.register_consumer(consumer("T"), "conn", member(seen_ms=NOW))
     clients.register_consumer(consumer("T"), "conn", member(seen_ms=NOW + SILENT_MS))
     assert clients.silent(NOW + 2 * SILENT_MS) == set()
+
+
+def test_members_that_want_different_things_are_told_of_once_per_change(clients: Clients) -> None:
+    def beat(connection: str, expression: str) -> bool:
+        wanted = Subscription("T", expression, version=1)
+        clients.register_consumer(
+            ConsumerData("g", subscriptions=(wanted,)), connection, member(f"client-{connection}")
+        )
+        return group_of(clients).take_disagreement_change()
+
+    assert [beat("a", "x"), beat("b", "x"), beat("b", "y"), beat("a", "x"), beat("b", "z")] == [
+        False, False, True, False, True,
+    ]  # fmt: skip
+    assert group_of(clients).disagreement == {"client-a": "T TAG x", "client-b": "T TAG z"}
+    assert beat("a", "z")
+    assert group_of(clients).disagreement == {}
+    beat("b", "y")
+    clients.unregister_consumer("g", "b")
+    assert group_of(clients).take_disagreement_change()
+    assert group_of(clients).disagreement == {}
+
+
+def test_a_producer_is_found_by_its_client_id_until_its_last_group_leaves(clients: Clients) -> None:
+    for group in ("p", "q"):
+        clients.register_producer(group, "conn-1", member("a"))
+    clients.unregister_producer("p", "conn-1")
+    assert clients.find_producer("a") == "conn-1"
+    clients.register_producer("q", "conn-2", member("a"))
+    clients.drop("conn-1")
+    assert clients.find_producer("a") == "conn-2"
+    clients.drop("conn-2")
+    assert clients.find_producer("a") is None

@@ -85,3 +85,47 @@ async def test_the_file_has_apaches_shape(offsets: ConsumerOffsets, tmp_path: Pa
     await offsets.saved()
     text = "".join((tmp_path / "consumerOffset.json").read_text().split())
     assert '"T@g":{0:10,1:11}' in text
+
+
+async def saved_offset(offsets: ConsumerOffsets, open_offsets: Open) -> int | None:
+    await offsets.saved()
+    return open_offsets().find_offset("g", "T", 0)
+
+
+async def test_an_offset_is_not_saved_before_what_it_stands_for(offsets: ConsumerOffsets, open_offsets: Open) -> None:
+    offsets.commit_ahead("g", "T", 0, 15, log_end=1_000)
+    assert offsets.find_offset("g", "T", 0) == 15
+    assert await saved_offset(offsets, open_offsets) == 10
+    offsets.commit_ahead("g", "T", 0, 18, log_end=2_000)
+    offsets.settle(flushed=999, log_end=2_000)
+    assert await saved_offset(offsets, open_offsets) == 10
+    offsets.settle(flushed=1_000, log_end=2_000)
+    assert await saved_offset(offsets, open_offsets) == 15
+    offsets.settle(flushed=2_000, log_end=2_000)
+    assert await saved_offset(offsets, open_offsets) == 18
+
+
+async def test_everything_on_disk_settles_everything(offsets: ConsumerOffsets, open_offsets: Open) -> None:
+    offsets.commit_ahead("new", "T", 0, 4, log_end=1_000)
+    offsets.commit_ahead("new", "T", 0, 6, log_end=1_500)
+    await offsets.saved()
+    assert open_offsets().find_offset("new", "T", 0) is None
+    offsets.settle(flushed=1_500, log_end=1_500)
+    await offsets.saved()
+    assert open_offsets().find_offset("new", "T", 0) == 6
+
+
+async def test_whoever_resets_an_offset_means_it_at_once(offsets: ConsumerOffsets, open_offsets: Open) -> None:
+    offsets.commit_ahead("g", "T", 0, 15, log_end=1_000)
+    offsets.commit("g", "T", 0, 2)
+    assert await saved_offset(offsets, open_offsets) == 2
+    offsets.settle(flushed=5_000, log_end=5_000)
+    assert await saved_offset(offsets, open_offsets) == 2
+
+
+async def test_a_topic_that_is_gone_leaves_nothing_to_settle(offsets: ConsumerOffsets, open_offsets: Open) -> None:
+    offsets.commit_ahead("g", "T", 0, 15, log_end=1_000)
+    offsets.forget_topic("T")
+    assert await saved_offset(offsets, open_offsets) is None
+    offsets.settle(flushed=5_000, log_end=5_000)
+    assert await saved_offset(offsets, open_offsets) is None

@@ -67,3 +67,14 @@ def test_locks_nobody_renews_are_forgotten_and_live_ones_kept(locks: QueueLocks)
     assert locks.lock("g", "b", QUEUES[:2], NOW + LOCK_LIFE_MS + 1) == QUEUES[:1]
     locks.expire(NOW + 3 * LOCK_LIFE_MS)
     assert locks._locks == {}, "the table must not outgrow its clients"
+
+
+def test_a_group_is_orderly_while_one_of_its_clients_holds_a_queue() -> None:
+    locks = QueueLocks(life_ms=60_000)
+    assert not locks.is_orderly("g", 0)
+    locks.lock("g", "c", [MessageQueue("t", "b", 0)], 0)
+    assert locks.is_orderly("g", 60_000)
+    assert not locks.is_orderly("g", 60_001)
+    assert not locks.is_orderly("other", 0)
+    locks.unlock("g", "c", [MessageQueue("t", "b", 0)])
+    assert not locks.is_orderly("g", 0)

@@ -25,6 +25,8 @@ RESERVED = {
     "DefaultCluster_REPLY_TOPIC": (1, 6),
     "RMQ_SYS_TRANS_HALF_TOPIC": (1, 6),
     "RMQ_SYS_TRANS_OP_HALF_TOPIC": (1, 6),
+    "rmq_sys_wheel_timer": (1, 6),
+    "rmq_sys_REVIVE_LOG_DefaultCluster": (8, 6),
 }
 
 Open = Callable[..., Topics]

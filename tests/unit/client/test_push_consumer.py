@@ -197,17 +197,18 @@ async def test_a_queue_whose_offset_cannot_be_found_out_is_left_for_the_next_rou
 # --- failing
 
 
-async def test_a_failed_message_is_sent_back_and_done_with() -> None:
+@pytest.mark.parametrize("limit", [None, 2])
+async def test_a_failed_message_is_sent_back_and_done_with(limit: int | None) -> None:
     inbox = Inbox()
     inbox.failing = True
     async with fake_cluster(T=1) as cluster:
         cluster.broker.answers[SEND_BACK] = lambda command: command.reply()
-        async with consumer_of(cluster, inbox):
+        async with consumer_of(cluster, inbox, max_reconsume_times=limit):
             await cluster.broker.append("T", 0, b"x", "UNIQ_KEY\x01U\x02")
             await cluster.broker.append("T", 0, b"y", "UNIQ_KEY\x01V\x02")
             sent_back = await cluster.broker.asked.wait_for(SEND_BACK, 2)
             first = SendBack.decode(min(sent_back, key=lambda command: int(command.fields["offset"])))
-        assert first == SendBack(0, GROUP, 0, origin_msg_id="U", origin_topic="T")
+        assert first == SendBack(0, GROUP, 0, origin_msg_id="U", origin_topic="T", max_reconsume_times=limit)
         assert cluster.broker.offsets[GROUP, "T", 0] == 2
         assert len(inbox.messages) == 2
 

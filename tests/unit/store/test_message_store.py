@@ -13,7 +13,7 @@ from cosmodrome.store.message_store import MAX_PULL_BYTES
 from cosmodrome.testing.clock import FakeClock
 from cosmodrome.wire.batch import BatchItem
 from cosmodrome.wire.java import java_hash
-from cosmodrome.wire.properties import encode
+from cosmodrome.wire.properties import decode, encode
 from cosmodrome.wire.record import SysFlag, pack_host
 from tests.unit.store.kit import SMALL, bodies, message, open_store, records
 
@@ -419,3 +419,21 @@ def test_many_queues_keep_few_files_open(tmp_path: Path, monkeypatch: pytest.Mon
     store = open_store(tmp_path, config)
     assert len(store._queues._queues) == 0, "a start looks at no queue"
     assert bodies(store, queue_id=999) == [b"0", b"1"]
+
+
+def test_a_read_brings_only_what_matches_by_properties(store: MessageStore) -> None:
+    for number in range(10):
+        store.append(message(body=b"%d" % number, rank=str(number), TAGS="odd" if number % 2 else "even"))
+    seen: list[str] = []
+
+    def small(properties: str) -> bool:
+        seen.append(properties)
+        return int(decode(properties)["rank"]) < 6
+
+    result = store.read("orders", 0, 2, 32, matches=small)
+    assert [record.body for record in records(result.views)] == [b"2", b"3", b"4", b"5"]
+    assert (result.status, result.next_offset, len(seen)) == (GetStatus.FOUND, 10, 8)
+    odd = store.read("orders", 0, 0, 2, codes=frozenset({java_hash("odd")}), matches=small)
+    assert ([record.body for record in records(odd.views)], odd.next_offset) == ([b"1", b"3"], 4)
+    nothing = store.read("orders", 0, 6, 32, matches=small)
+    assert (nothing.status, nothing.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 10)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from cosmodrome.broker.clients import Member
-from cosmodrome.broker.processors.pull import NO_SQL
+from cosmodrome.broker.wanted import check_sql
 from cosmodrome.codes import Language
 from cosmodrome.errors import ConsumerNotOnline, RequestError
+from cosmodrome.filter import sql92
 from cosmodrome.net.connection import Connection
 from cosmodrome.wire.bodies import (
     CheckClientConfig,
@@ -25,6 +27,8 @@ from cosmodrome.wire.requests import ConsumerGroupHeader, ProducerGroupHeader, U
 
 if TYPE_CHECKING:
     from cosmodrome.broker.broker import Broker
+
+log = logging.getLogger(__name__)
 
 
 async def heartbeat(broker: Broker, connection: Connection, command: Command) -> Command:
@@ -44,14 +48,21 @@ def _register_consumer(broker: Broker, connection: Connection, data: ConsumerDat
     if group is None:
         return  # Apache answers success here too; the client's pull is then told that the group does not exist
     broker.topics.ensure_retry_topic(group.name, group.retry_queues)
-    if broker.clients.register_consumer(data, connection, member):
+    if broker.filters is not None:
+        for fault in broker.filters.register(group.name, data.subscriptions, member.seen_ms):
+            log.warning("group %s, member %s: %s", group.name, member.client_id, fault)
+    changed = broker.clients.register_consumer(data, connection, member)
+    broker.watch_agreement(group.name)
+    if changed:
         broker.notify_members(group.name)
 
 
-async def check_client_config(_broker: Broker, _connection: Connection, command: Command) -> Command:
+async def check_client_config(broker: Broker, _connection: Connection, command: Command) -> Command:
     """CHECK_CLIENT_CONFIG: refuse a subscription this broker can't serve before its consumer starts."""
-    if CheckClientConfig.decode(command.body).subscription.expression_type != "TAG":
-        raise RequestError(NO_SQL)
+    subscription = CheckClientConfig.decode(command.body).subscription
+    if subscription.expression_type != "TAG":
+        check_sql(subscription.expression_type, broker.filters is not None)
+        sql92.compile(subscription.expression)
     return command.reply()
 
 
@@ -61,7 +72,7 @@ async def unregister_client(broker: Broker, connection: Connection, command: Com
     if request.producer_group:
         broker.clients.unregister_producer(request.producer_group, connection)
     if request.consumer_group and broker.clients.unregister_consumer(request.consumer_group, connection):
-        broker.notify_members(request.consumer_group)
+        broker.member_left(request.consumer_group)
     return command.reply()
 
 
@@ -101,6 +112,7 @@ async def get_consumer_connections(broker: Broker, _connection: Connection, comm
         consume_type=group.consume_type,
         message_model=group.message_model,
         consume_from=group.consume_from,
+        disagreement=group.disagreement,
     )
     return command.reply(body=body.encode())
 

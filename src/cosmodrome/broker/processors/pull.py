@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from cosmodrome.broker.clients import ConsumerGroup
+from cosmodrome.broker.wanted import Wanted, asked_for, registered
 from cosmodrome.codes import ResponseCode
 from cosmodrome.errors import (
     InvalidParameter,
     NoPermission,
-    RequestError,
     SubscriptionNotFound,
     SubscriptionOutdated,
 )
-from cosmodrome.filter import tags
-from cosmodrome.model import ALL_TAGS, MASTER_ID, GroupConfig, Perm, Subscription, TopicConfig
+from cosmodrome.model import MASTER_ID, GroupConfig, Perm, Subscription, TopicConfig
 from cosmodrome.net.connection import Connection
 from cosmodrome.store.message import GetStatus, ReadResult
 from cosmodrome.wire.command import Command
@@ -47,16 +47,19 @@ async def pull_message(broker: Broker, connection: Connection, command: Command)
     broker.check_permission(Perm.READ)
     group = broker.groups.group(request.consumer_group)
     _check_readable(request, group, broker.topics.topic(request.topic))
-    codes = _wanted_codes(broker, request, group)
+    wanted = _wanted(broker, request, group)
     if request.sys_flag & PullFlag.COMMIT_OFFSET and request.commit_offset >= 0:
         broker.offsets.commit(request.consumer_group, request.topic, request.queue_id, request.commit_offset)
-    result = _read(broker, request, codes)
+    result = _read(broker, request, request.queue_offset, wanted)
     code = _code(request, result)
     if code == _NOT_FOUND and request.sys_flag & PullFlag.SUSPEND:
-        await broker.arrival(request.topic, request.queue_id, request.queue_offset, codes, _hold_ms(broker, request))
-        result = _read(broker, request, codes)
+        result = await _read_arriving(broker, request, wanted)
         code = _code(request, result)
-    header = PullReply(MASTER_ID, result.next_offset, result.min_offset, result.max_offset)
+    if result.count:
+        broker.statistics.got(request.topic, request.queue_id, group.name, result)
+    else:
+        broker.statistics.missed()
+    header = PullReply(_next_broker(broker, group, result), result.next_offset, result.min_offset, result.max_offset)
     return command.reply(code, header, _body(result), remark=result.status)
 
 
@@ -71,19 +74,12 @@ def _check_readable(request: PullMessage, group: GroupConfig, topic: TopicConfig
         )
 
 
-def _wanted_codes(broker: Broker, request: PullMessage, group: GroupConfig) -> frozenset[int] | None:
-    """The tag hashes this pull wants; None wants everything."""
+def _wanted(broker: Broker, request: PullMessage, group: GroupConfig) -> Wanted:
     if request.sys_flag & PullFlag.SUBSCRIPTION:
-        subscription = _own_subscription(request)
-    else:
-        subscription = _registered_subscription(broker, request, group)
-    return None if subscription.expression == ALL_TAGS else subscription.codes
-
-
-def _own_subscription(request: PullMessage) -> Subscription:
-    if request.expression_type not in (None, "", "TAG"):
-        raise RequestError(NO_SQL)
-    return tags.subscription(request.topic, request.subscription or ALL_TAGS, request.sub_version)
+        is_sql_allowed = broker.filters is not None
+        return asked_for(request.topic, request.subscription, request.expression_type, sql_allowed=is_sql_allowed)
+    subscription = _registered_subscription(broker, request, group)
+    return registered(subscription, group.name, request.sub_version, broker.filters)
 
 
 def _registered_subscription(broker: Broker, request: PullMessage, group: GroupConfig) -> Subscription:
@@ -102,12 +98,7 @@ def _registered_subscription(broker: Broker, request: PullMessage, group: GroupC
         raise SubscriptionOutdated(
             f"the consumer's subscription not latest: {request.consumer_group} on {request.topic}"
         )
-    if subscription.expression_type != "TAG":
-        raise RequestError(NO_SQL)
     return subscription
-
-
-NO_SQL = "The broker does not support consumer to filter message by SQL92"
 
 
 def _check_model(consumers: ConsumerGroup, group: GroupConfig) -> None:
@@ -115,17 +106,41 @@ def _check_model(consumers: ConsumerGroup, group: GroupConfig) -> None:
         raise NoPermission(f"the consumer group[{group.name}] can not consume by broadcast way")
 
 
-def _read(broker: Broker, request: PullMessage, codes: frozenset[int] | None) -> ReadResult:
+async def _read_arriving(broker: Broker, request: PullMessage, wanted: Wanted) -> ReadResult:
+    """Wait for a wanted message, at most as long as the pull may be held. Properties are seen only by reading, so with
+    SQL92 every message that comes is looked at, and the wait goes on behind it if it is not wanted."""
+    deadline_ms = broker.clock.now_ms() + _hold_ms(broker, request)
+    offset, left_ms = request.queue_offset, _hold_ms(broker, request)
+    while True:
+        await broker.arrival(request.topic, request.queue_id, offset, wanted.codes, left_ms)
+        result = _read(broker, request, offset, wanted)
+        left_ms = deadline_ms - broker.clock.now_ms()
+        seen_all = result.status is GetStatus.NO_MATCHED_MESSAGE and result.next_offset == result.max_offset
+        if wanted.matches is None or not seen_all or left_ms <= 0:
+            return result
+        offset = result.next_offset
+
+
+def _read(broker: Broker, request: PullMessage, offset: int, wanted: Wanted) -> ReadResult:
     max_bytes = request.max_msg_bytes or _MAX_PULL_BYTES
-    return broker.store.read(
-        request.topic, request.queue_id, request.queue_offset, request.max_msg_nums, max_bytes, codes
-    )
+    topic, queue_id, max_count = request.topic, request.queue_id, request.max_msg_nums
+    began = monotonic()
+    result = broker.store.read(topic, queue_id, offset, max_count, max_bytes, wanted.codes, wanted.matches)
+    result.took_ms = (monotonic() - began) * 1000
+    return result
 
 
 def _code(request: PullMessage, result: ReadResult) -> int:
     if result.status in _EMPTY_QUEUE and request.queue_offset != 0:
         return ResponseCode.PULL_OFFSET_MOVED
     return _CODES[result.status]
+
+
+def _next_broker(broker: Broker, group: GroupConfig, result: ReadResult) -> int:
+    """Which broker of this name should serve the next pull: a replica when it would keep our disk busy."""
+    if not broker.config.slave_read_enable:
+        return MASTER_ID
+    return group.which_broker_when_consume_slowly if result.slow else group.broker_id
 
 
 def _hold_ms(broker: Broker, request: PullMessage) -> int:

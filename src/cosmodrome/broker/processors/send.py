@@ -5,6 +5,11 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
+from cosmodrome.broker.delays import delay_level
+from cosmodrome.broker.half_messages import is_half, is_transactional
+from cosmodrome.broker.statistics import DEAD_LETTERS
+from cosmodrome.broker.timers import is_timed, recall_handle
+from cosmodrome.broker.topics import check_writable
 from cosmodrome.codes import ResponseCode
 from cosmodrome.errors import InvalidParameter, MessageIllegal, ProtocolError
 from cosmodrome.model import DLQ_PREFIX, RETRY_PREFIX, Perm, Property, TopicConfig
@@ -25,15 +30,8 @@ _FLUSH_CODES = {
     Durability.FLUSH_DISK_TIMEOUT: int(ResponseCode.FLUSH_DISK_TIMEOUT),
 }
 
-# Promises this broker can't keep yet are refused: a delay or a transaction that is silently dropped would be a lie.
-_NOT_SERVED = (
-    (Property.DELAY, "delay levels"),
-    (Property.TRAN_MSG, "transactions"),
-    ("TIMER_DELAY_SEC", "timed delivery"),
-    ("TIMER_DELAY_MS", "timed delivery"),
-    ("TIMER_DELIVER_MS", "timed delivery"),
-)
-_MARKS = (*(name.encode() for name, _ in _NOT_SERVED), Property.POP_CK.encode())
+# Properties without any of these words need no closer look; "DELAY" is part of other names, too.
+_MARKS = (Property.DELAY, Property.TRAN_MSG, Property.TIMER_DELIVER_MS, Property.POP_CK)
 
 
 async def send_message(broker: Broker, connection: Connection, command: Command) -> Command:
@@ -43,19 +41,38 @@ async def send_message(broker: Broker, connection: Connection, command: Command)
     topic = broker.topics.sendable(request.topic, request.default_topic, request.default_topic_queue_nums)
     if broker.topics.unsaved:  # this send made the topic: it must outlive the message's promise
         await broker.topics.saved()
-    queue_id = _queue_id(request, topic)
+    queue_id = queue_id_for(request, topic)
     if request.batch:
         return await _send_batch(broker, connection, command, request, topic, queue_id)
-    properties = _checked(request.properties or "")
+    properties = request.properties or ""
+    is_plain = _is_plain(properties)
+    if not is_plain:
+        properties = _checked(properties)
     unique_key = props.find(properties, Property.UNIQ_KEY)
     if unique_key is None:
         unique_key = broker.unique_ids.next()
         properties = props.append(properties, Property.UNIQ_KEY, unique_key)
-    message = _message(broker, connection, command, request, topic, queue_id)
+    message = message_from(broker, connection, command, request, topic, queue_id)
     message.properties = _with_broker_properties(broker, properties)
-    appended = broker.store.append(message)
-    code = await _durable(broker, appended.end, properties) if broker.store.group_commit else _SUCCESS
-    return command.reply(code, _reply(broker, appended, queue_id, unique_key))
+    if request.topic.startswith(RETRY_PREFIX):
+        await _bury_if_dead(broker, request, message)
+    if is_plain:
+        appended = broker.store.append(message)
+        broker.statistics.put(message.topic, message.queue_id, 1, appended.size, broker.store.append_ms)
+    else:
+        appended = _append_marked(broker, message)
+    code = await _durable(broker, message, appended, properties) if broker.store.group_commit else _SUCCESS
+    reply = _reply(broker, appended, queue_id, unique_key)
+    if not is_plain:
+        reply.recall_handle = recall_handle(message, broker.config.broker_name)
+    return command.reply(code, reply)
+
+
+def _append_marked(broker: Broker, message: StoreMessage) -> Appended:
+    """Store a message that may have to wait for something before it is delivered."""
+    if is_half(message):
+        return broker.transactions.prepare(message)
+    return broker.append(message)
 
 
 async def _send_batch(
@@ -64,21 +81,35 @@ async def _send_batch(
     """Every item becomes a message of its own, with its own properties; together they are one write."""
     if request.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
         raise MessageIllegal("batch request does not support retry group " + request.topic)
-    body = bytes(command.body)
     try:
-        items = decode_batch(body)
+        items = decode_batch(command.body)
     except ProtocolError as error:
         raise MessageIllegal(str(error)) from error
-    if any(mark in body for mark in _MARKS):  # in a body or in a property: look closer
-        items = [item._replace(properties=_checked(item.properties)) for item in items]
-    properties = _checked(request.properties or "")
-    message = _message(broker, connection, command, request, topic, queue_id)
+    if not _is_plain("".join([item.properties for item in items])):
+        items = [item._replace(properties=_checked_in_batch(item.properties)) for item in items]
+    properties = _checked_in_batch(request.properties or "")
+    message = message_from(broker, connection, command, request, topic, queue_id)
     appended = broker.store.append_batch(message, items)
-    code = await _durable(broker, appended.end, properties) if broker.store.group_commit else _SUCCESS
+    broker.statistics.put(message.topic, queue_id, len(items), appended.size, broker.store.append_ms)
+    code = await _durable(broker, message, appended, properties) if broker.store.group_commit else _SUCCESS
     return command.reply(code, _reply(broker, appended, queue_id, props.find(properties, Property.UNIQ_KEY)))
 
 
-def _message(
+async def _bury_if_dead(broker: Broker, request: SendMessage, message: StoreMessage) -> None:
+    """Put a client's own retry among the dead letters if it came too often, or if its group consumes in order: such a
+    group retries where it is, and sends only what it gives up."""
+    group = broker.groups.group(request.topic.removeprefix(RETRY_PREFIX))
+    limit = group.retry_max_times if request.max_reconsume_times is None else request.max_reconsume_times
+    if message.reconsume_times > limit or broker.locks.is_orderly(group.name, broker.clock.now_ms()):
+        message.topic, message.queue_id = check_writable(broker.topics.ensure_dead_letter_topic(group.name)).name, 0
+        origin = props.find(message.properties, Property.RETRY_TOPIC) or request.topic
+        broker.statistics.count(DEAD_LETTERS, f"{origin}@{group.name}")
+        message.properties = props.append(message.properties, Property.DELAY, "0")
+        if broker.topics.unsaved:
+            await broker.topics.saved()
+
+
+def message_from(
     broker: Broker, connection: Connection, command: Command, request: SendMessage, topic: TopicConfig, queue_id: int
 ) -> StoreMessage:
     return StoreMessage(
@@ -95,7 +126,7 @@ def _message(
     )
 
 
-def _queue_id(request: SendMessage, topic: TopicConfig) -> int:
+def queue_id_for(request: SendMessage, topic: TopicConfig) -> int:
     wanted = request.queue_id
     if wanted < 0:
         return random.randrange(topic.write_queues) if topic.write_queues else 0
@@ -109,14 +140,25 @@ def _queue_id(request: SendMessage, topic: TopicConfig) -> int:
 
 def _checked(properties: str) -> str:
     """The properties as they may be stored: a stale pop receipt does not travel on."""
-    for name, what in _NOT_SERVED:
-        if name in properties and props.find(properties, name) not in (None, "0", "false"):
-            raise MessageIllegal(f"this broker does not serve {what} yet; send without the property {name}")
+    if _is_plain(properties):
+        return properties
     if Property.POP_CK in properties:
         kept = props.decode(properties)
         kept.pop(Property.POP_CK, None)
         return props.encode(kept)
     return properties
+
+
+def _checked_in_batch(properties: str) -> str:
+    if delay_level(properties) > 0 or is_timed(properties):
+        raise MessageIllegal("a batch cannot be delayed; send its messages one by one")
+    if is_transactional(properties):
+        raise MessageIllegal("a batch cannot be a transaction; send its messages one by one")
+    return _checked(properties)
+
+
+def _is_plain(properties: str) -> bool:
+    return not any(map(properties.__contains__, _MARKS))
 
 
 def _with_broker_properties(broker: Broker, properties: str) -> str:
@@ -126,10 +168,13 @@ def _with_broker_properties(broker: Broker, properties: str) -> str:
     return properties + broker.stored_properties
 
 
-async def _durable(broker: Broker, end: int, properties: str) -> int:
+async def _durable(broker: Broker, message: StoreMessage, appended: Appended | AppendedBatch, properties: str) -> int:
     """The promise of SYNC_FLUSH: on disk before the answer, unless the sender does not want to wait for it."""
     wait = props.find(properties, Property.WAIT) != "false"
-    return _FLUSH_CODES[await broker.store.durable(end, wait=wait)]
+    appended_ms = broker.clock.now_ms()
+    durability = await broker.store.durable(appended.end, wait=wait)
+    broker.statistics.put_took(message.topic, message.queue_id, broker.clock.now_ms() - appended_ms)
+    return _FLUSH_CODES[durability]
 
 
 def _reply(broker: Broker, appended: Appended | AppendedBatch, queue_id: int, unique_key: str | None) -> SendReply:

@@ -20,6 +20,7 @@ from cosmodrome.wire.bodies import (
     TopicStats,
 )
 from cosmodrome.wire.command import Command
+from cosmodrome.wire.pop import all_pop_retry_topics
 from cosmodrome.wire.requests import ConsumeStatsRequest, CreateTopic, DeleteGroup, GroupHeader, TopicHeader
 
 if TYPE_CHECKING:
@@ -64,14 +65,18 @@ def _changed_attributes(known: TopicConfig | None, changes: str | None) -> dict[
 
 
 async def delete_topic(broker: Broker, _connection: Connection, command: Command) -> Command:
-    """DELETE_TOPIC_IN_BROKER: its config, its queues and every group's offsets on it."""
+    """DELETE_TOPIC_IN_BROKER: its config, its queues, every group's offsets on it, and what groups popped of it."""
     name = TopicHeader.decode(command).topic
     if broker.topics.is_system(name):
         raise InvalidParameter(f"The topic[{name}] is conflict with system topic.")
-    broker.topics.delete(name)
-    broker.offsets.forget_topic(name)
+    retries = [retry for group in broker.offsets.groups_of(name) for retry in all_pop_retry_topics(name, group)]
+    names = [name, *(retry for retry in retries if broker.topics.find_topic(retry) is not None)]
+    for topic in names:
+        broker.topics.delete(topic)
+        broker.offsets.forget_topic(topic)
     await broker.topics.saved()
-    broker.store.delete_topic(name)
+    for topic in names:
+        broker.store.delete_topic(topic)
     return command.reply()
 
 

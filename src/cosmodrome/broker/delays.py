@@ -1,0 +1,214 @@
+"""Delay levels: messages wait in the queue of their level and are delivered, in order, when they are due."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from cosmodrome.broker.delay_offsets import DelayOffsets
+from cosmodrome.broker.topics import HALF_TOPIC
+from cosmodrome.clock import Clock, sleep_unless
+from cosmodrome.errors import InvalidParameter, MessageIllegal, ProtocolError, ServiceNotAvailable
+from cosmodrome.model import SCHEDULE_TOPIC, Property
+from cosmodrome.store.message import StoreMessage
+from cosmodrome.store.message_store import MessageStore
+from cosmodrome.wire import properties as props
+from cosmodrome.wire.record import Record, decode_records, pack_host
+
+log = logging.getLogger(__name__)
+
+# Others have their turn after so many deliveries of one level.
+MAX_IN_A_ROW = 64
+# The longest sleep: if the machine's clock is set meanwhile, what is due then waits no longer than this.
+LONGEST_SLEEP_MS = 10_000
+FIRST_RETRY_MS = 100
+LONGEST_RETRY_MS = 10_000
+
+# A time that a message asks for; its delay level counts more.
+_TIMES = (Property.TIMER_DELAY_SEC, Property.TIMER_DELAY_MS, Property.TIMER_DELIVER_MS)
+# What trying again cannot mend.
+_HOPELESS = (MessageIllegal, InvalidParameter, ProtocolError)
+
+
+def delay_level(properties: str) -> int:
+    """The level a message asks for; 0 for none."""
+    text = props.find(properties, Property.DELAY)
+    if text is None:
+        return 0
+    try:
+        return int(text)
+    except ValueError:
+        raise MessageIllegal(f"the property DELAY is {text!r}; write a delay level such as 3") from None
+
+
+def to_schedule(message: StoreMessage, level: int, levels: int) -> None:
+    """Let the message wait in the queue of its level; too high a level means the highest."""
+    level = min(level, levels)
+    kept = {name: value for name, value in props.decode(message.properties).items() if name not in _TIMES}
+    kept[Property.DELAY] = str(level)
+    kept[Property.REAL_TOPIC] = message.topic
+    kept[Property.REAL_QID] = str(message.queue_id)
+    message.properties = props.encode(kept)
+    message.topic, message.queue_id = SCHEDULE_TOPIC, level - 1
+
+
+def delivered(record: Record) -> StoreMessage:
+    """A delayed message as it is when its time has come. Its properties stay, as Apache leaves them."""
+    topic = props.find(record.properties, Property.REAL_TOPIC)
+    queue_id = props.find(record.properties, Property.REAL_QID) or ""
+    if topic is None or not (queue_id.isascii() and queue_id.isdigit()):
+        raise MessageIllegal("it does not say where it belongs")
+    if topic == HALF_TOPIC:
+        raise MessageIllegal("half messages are not delayed")
+    return StoreMessage(
+        topic,
+        int(queue_id),
+        record.body,
+        record.properties,
+        record.flag,
+        record.sys_flag,
+        record.born_timestamp,
+        pack_host(record.born_host, record.born_port),
+        pack_host(record.store_host, record.store_port),
+        record.reconsume_times,
+    )
+
+
+class Delays:
+    """Delivers what waits in SCHEDULE_TOPIC_XXXX, the queue of each level in its order.
+
+    The messages of a level wait equally long, so its first one is the first due. A level is looked at when that one is
+    due, or when a message comes while it is empty. `put` does not wait, so that a delivery and its new offset are one
+    step: a clean stop neither loses nor repeats a message. After kill -9 the last ones may come again.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        delays_ms: Sequence[int],
+        path: Path,
+        clock: Clock,
+        put: Callable[[StoreMessage], object],
+        *,
+        save_every_ms: int,
+    ) -> None:
+        self._store = store
+        self._delays_ms = delays_ms
+        self._clock = clock
+        self._put = put
+        self._save_every_ms = save_every_ms
+        self._offsets = DelayOffsets(path, clock)
+        self._wake = asyncio.Event()
+        self._look_at: dict[int, int] = {}  # level → when to look at it again; empty levels are not here
+        self._pause_ms: dict[int, int] = {}  # level → how long it waits after its next failure
+        # Also the levels that are configured no more: what waits there was promised.
+        for level in self._offsets.levels | {queue_id + 1 for queue_id in store.queues(SCHEDULE_TOPIC)}:
+            self._begin(level)
+
+    def _begin(self, level: int) -> None:
+        """An offset behind the queue's end is of another store; what comes now would wait for ever."""
+        offset, end = self._offsets.next(level), self._store.max_offset(SCHEDULE_TOPIC, level - 1)
+        if offset > end:
+            log.warning("delay level %d: delivered up to %d of %d messages? Going on at %d", level, offset, end, end)
+            self._offsets.move(level, end)
+        self._look_at[level] = 0
+
+    @property
+    def levels(self) -> int:
+        return len(self._delays_ms)
+
+    def arrived(self, queue_id: int) -> None:
+        """A message came into a queue of SCHEDULE_TOPIC_XXXX."""
+        if queue_id + 1 not in self._look_at:
+            self._look_at[queue_id + 1] = 0
+            self._wake.set()
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._deliveries())
+            tasks.create_task(self._saves())
+
+    async def _deliveries(self) -> None:
+        while True:
+            self._wake.clear()
+            pause_ms = await self._round()
+            await sleep_unless(self._wake, self._clock, pause_ms)
+
+    async def _round(self) -> int:
+        """Deliver what is due; for how long nothing more will be."""
+        now_ms = self._clock.now_ms()
+        for level in sorted(level for level, at_ms in self._look_at.items() if at_ms <= now_ms):
+            self._look(level)
+            await asyncio.sleep(0)
+        self._offsets.settle(self._store.flusher.flushed, self._store.max_physical_offset)
+        pause_ms = min(self._look_at.values(), default=now_ms + LONGEST_SLEEP_MS) - self._clock.now_ms()
+        return min(max(pause_ms, 0), LONGEST_SLEEP_MS)
+
+    def _look(self, level: int) -> None:
+        """Deliver the first messages of a level that are due, and note when to look again."""
+        now_ms = self._clock.now_ms()
+        try:
+            for _ in range(MAX_IN_A_ROW):
+                due_ms = self._due_ms(level, now_ms)
+                if due_ms is None:
+                    self._look_at.pop(level, None)
+                    break
+                self._look_at[level] = due_ms
+                if due_ms > now_ms:
+                    break
+                self._deliver(level)
+        except Exception as error:  # whatever it is, it must not stop the other levels
+            pause_ms = self._pause_ms.get(level, FIRST_RETRY_MS)
+            self._pause_ms[level] = min(2 * pause_ms, LONGEST_RETRY_MS)
+            self._look_at[level] = now_ms + pause_ms
+            log.error("delay level %d: %r; trying again in %d ms", level, error, pause_ms)
+
+    def _due_ms(self, level: int, now_ms: int) -> int | None:
+        """When the next message of a level is due; None when there is none."""
+        first = self._store.min_offset(SCHEDULE_TOPIC, level - 1)
+        if self._offsets.next(level) < first:
+            gone = first - self._offsets.next(level)
+            log.error("delay level %d: %d messages were deleted from the store undelivered", level, gone)
+            self._offsets.move(level, first)
+        entry = self._store.entry(SCHEDULE_TOPIC, level - 1, self._offsets.next(level))
+        if entry is None:
+            return None
+        due_ms = entry[2]
+        # Later than possible: the clock was set back, or the levels are others than when it was stored.
+        return now_ms if level <= self.levels and due_ms > now_ms + self._delays_ms[level - 1] else due_ms
+
+    def _deliver(self, level: int) -> None:
+        offset = self._offsets.next(level)
+        try:
+            self._put(delivered(self._record(level, offset)))
+        except _HOPELESS as error:
+            log.error("delay level %d: message %d cannot be delivered and is left out: %s", level, offset, error)
+        self._offsets.move(level, offset + 1)
+        self._pause_ms.pop(level, None)
+
+    def _record(self, level: int, offset: int) -> Record:
+        entry = self._store.entry(SCHEDULE_TOPIC, level - 1, offset)
+        view = self._store.record_at(entry[0]) if entry is not None else None
+        if view is None:
+            raise MessageIllegal("its record is gone")
+        (record,) = decode_records(view)
+        if (record.topic, record.queue_id, record.queue_offset) != (SCHEDULE_TOPIC, level - 1, offset):
+            raise MessageIllegal("its place in the queue was never filled")
+        return record
+
+    # --- the file
+
+    async def _saves(self) -> None:
+        while True:
+            await self._clock.sleep(self._save_every_ms)
+            await self.save()
+
+    async def save(self) -> None:
+        """Write down what is delivered and on disk. A full disk is reported; after a crash some would come again."""
+        self._offsets.settle(self._store.flusher.flushed, self._store.max_physical_offset)
+        try:
+            await self._offsets.saved()
+        except ServiceNotAvailable as error:
+            log.error("%s; trying again", error)

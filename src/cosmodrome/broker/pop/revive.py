@@ -1,0 +1,195 @@
+"""Bringing popped messages back that nobody acked in time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from cosmodrome.broker.consumer_offsets import ConsumerOffsets
+from cosmodrome.broker.groups import Groups
+from cosmodrome.broker.pop.ledger import Popped, ReviveLedger
+from cosmodrome.broker.pop.messages import (
+    ACK_TAG,
+    BATCH_ACK_TAG,
+    CHECKPOINT_TAG,
+    REVIVE_GROUP,
+    revive_topic,
+    revived,
+)
+from cosmodrome.broker.topics import Topics
+from cosmodrome.clock import Clock
+from cosmodrome.config import BrokerConfig
+from cosmodrome.errors import InvalidParameter, MessageIllegal, ProtocolError, RequestError
+from cosmodrome.model import RETRY_PREFIX, Property, TopicConfig
+from cosmodrome.store.message import Durability, GetStatus, StoreMessage
+from cosmodrome.store.message_store import MessageStore
+from cosmodrome.wire import properties as props
+from cosmodrome.wire.bodies import Ack, CheckPoint
+from cosmodrome.wire.pop import normal_topic, pop_retry_topic
+from cosmodrome.wire.record import Record, decode_records
+
+log = logging.getLogger(__name__)
+
+# Others have their turn after so many records of a revive queue, or checkpoints of it.
+RECORDS_IN_A_ROW = 32
+CHECKPOINTS_IN_A_ROW = 16
+NOTHING_DONE = -1
+
+# What trying again cannot mend.
+_HOPELESS = (MessageIllegal, InvalidParameter, ProtocolError)
+
+
+class Revives:
+    """Reads the revive topic and puts what was popped, but not acked in time, into the group's pop retry topic.
+
+    `delivered_ms` says up to when the timer wheel has delivered: an ack made in time is then in the queue, and a
+    checkpoint can be decided. How far a queue is decided is REVIVE_GROUP's offset on it: that of the last decided
+    record, as Apache has it, saved once what comes again is on disk. A crash may repeat some, none is lost.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        offsets: ConsumerOffsets,
+        topics: Topics,
+        groups: Groups,
+        clock: Clock,
+        config: BrokerConfig,
+        put: Callable[[StoreMessage], object],
+        delivered_ms: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._offsets = offsets
+        self._topics = topics
+        self._groups = groups
+        self._clock = clock
+        self._config = config
+        self._put = put
+        self._delivered_ms = delivered_ms
+        self._topic = revive_topic(config.broker_cluster_name)
+        self._ledgers: dict[int, ReviveLedger] = {}
+
+    async def run(self) -> None:
+        while True:
+            await self._clock.sleep(self._config.revive_interval)
+            try:
+                await self.round()
+            except (OSError, RequestError) as error:  # a full disk passes; whatever waits, waits
+                log.error("popped messages cannot be revived now: %s; trying again", error)
+            except Exception:  # ours; it must not end the broker
+                log.exception("popped messages cannot be revived now; trying again")
+
+    async def round(self) -> None:
+        """Decide everything that can be decided now."""
+        read_ms = self._delivered_ms()
+        # With group commit, what was delivered is seen only once it is on disk.
+        if await self._store.durable(self._store.max_physical_offset) is not Durability.OK:
+            return
+        for queue_id in self._store.queues(self._topic):
+            ledger = self._ledgers.get(queue_id) or self._begin(queue_id)
+            await self._read(queue_id, ledger)
+            try:
+                await self._decide(ledger, read_ms)
+            finally:
+                self._save(queue_id, ledger)
+
+    def _begin(self, queue_id: int) -> ReviveLedger:
+        """A place behind the queue's end is of another store; what comes now would wait for ever."""
+        done = self._offsets.find_offset(REVIVE_GROUP, self._topic, queue_id)
+        end = self._store.max_offset(self._topic, queue_id)
+        ledger = ReviveLedger(min((NOTHING_DONE if done is None else done) + 1, end))
+        self._ledgers[queue_id] = ledger
+        return ledger
+
+    def _save(self, queue_id: int, ledger: ReviveLedger) -> None:
+        if ledger.done > NOTHING_DONE and ledger.done != self._offsets.find_offset(REVIVE_GROUP, self._topic, queue_id):
+            log_end = self._store.max_physical_offset
+            self._offsets.commit_ahead(REVIVE_GROUP, self._topic, queue_id, ledger.done, log_end)
+
+    # --- reading
+
+    async def _read(self, queue_id: int, ledger: ReviveLedger) -> None:
+        """Take in what is in the queue now."""
+        end = self._store.max_offset(self._topic, queue_id)
+        while (start := ledger.next_offset) < end:
+            result = self._store.read(self._topic, queue_id, start, RECORDS_IN_A_ROW)
+            if result.status is GetStatus.FOUND:
+                for record in _decoded(result.views):
+                    self._note(ledger, record)
+            else:
+                gone = max(result.next_offset - start, 1)
+                log.error("%d records of pops were deleted from the store before they could be read", gone)
+            ledger.skip_to(max(result.next_offset, start + 1))
+            await asyncio.sleep(0)
+
+    def _note(self, ledger: ReviveLedger, record: Record) -> None:
+        ledger.skip_to(record.queue_offset)
+        try:
+            tag = props.find(record.properties, Property.TAGS)
+            if tag == CHECKPOINT_TAG:
+                ledger.checkpoint(CheckPoint.decode(record.body))
+            elif tag in (ACK_TAG, BATCH_ACK_TAG):
+                ledger.ack(Ack.decode(record.body), _due_ms(record))
+            else:
+                raise ProtocolError(f"the tag {tag!r} is neither a checkpoint's nor an ack's")
+        except ProtocolError as error:
+            log.error("record %d of the revive topic is left out: %s", record.queue_offset, error)
+
+    # --- deciding
+
+    async def _decide(self, ledger: ReviveLedger, read_ms: int) -> None:
+        number = 0
+        while (popped := ledger.first_due(read_ms)) is not None:
+            for offset in popped.open_offsets:
+                await self._revive(popped, offset)
+                popped.settled.add(offset)
+            ledger.decided(popped)
+            number += 1
+            if number % CHECKPOINTS_IN_A_ROW == 0:
+                await asyncio.sleep(0)
+
+    async def _revive(self, popped: Popped, offset: int) -> None:
+        point = popped.point
+        if self._topics.find_topic(normal_topic(point.topic, point.group)) is None:
+            log.info("%s is gone, and what %s popped of it", point.topic, point.group)
+            return
+        if self._groups.find_group(point.group) is None:
+            log.info("group %s is gone, and what it popped of %s", point.group, point.topic)
+            return
+        try:
+            record = self._record(point, offset)
+            retry = await self._retry_topic(point)
+            self._put(revived(record, retry.name, point.pop_time_ms))
+        except _HOPELESS as error:
+            log.error("%s, queue %d: message %d cannot come again: %s", point.topic, point.queue_id, offset, error)
+
+    def _record(self, point: CheckPoint, offset: int) -> Record:
+        entry = self._store.entry(point.topic, point.queue_id, offset)
+        view = self._store.record_at(entry[0]) if entry is not None else None
+        if view is None:
+            raise MessageIllegal("its record is gone")
+        (record,) = decode_records(view)
+        return record
+
+    async def _retry_topic(self, point: CheckPoint) -> TopicConfig:
+        """Where the message goes; a topic made for it is on disk before it is used."""
+        is_v2 = self._config.enable_retry_topic_v2
+        is_retried = point.topic.startswith(RETRY_PREFIX)
+        name = point.topic if is_retried else pop_retry_topic(point.topic, point.group, v2=is_v2)
+        found = self._topics.find_topic(name)
+        if found is None:
+            found = self._topics.put(TopicConfig(name, 1, 1))
+            if self._offsets.find_offset(point.group, name, 0) is None:
+                self._offsets.commit(point.group, name, 0, 0)
+            await self._topics.saved()
+        return found
+
+
+def _decoded(views: Iterable[memoryview]) -> list[Record]:
+    return [record for view in views for record in decode_records(view)]
+
+
+def _due_ms(record: Record) -> int:
+    text = props.find(record.properties, Property.TIMER_DELIVER_MS) or ""
+    return int(text) if text.isascii() and text.isdigit() else record.store_timestamp

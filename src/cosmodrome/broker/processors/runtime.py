@@ -1,0 +1,131 @@
+"""What a broker says about itself: its configuration, its figures, how it is doing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cosmodrome.broker.statistics import Rate
+from cosmodrome.codes import OUR_VERSION
+from cosmodrome.config import properties_text
+from cosmodrome.errors import RequestError
+from cosmodrome.net.connection import Connection
+from cosmodrome.wire.bodies import BrokerStats, KVTable, StatsItem, encode_data_version
+from cosmodrome.wire.command import Command
+from cosmodrome.wire.record import head_at
+from cosmodrome.wire.requests import BrokerConfigReply, ViewBrokerStats
+
+if TYPE_CHECKING:
+    from cosmodrome.broker.broker import Broker
+
+_FALL_TIME = "GROUP_GET_FALL_TIME"
+_BEHIND = ("GROUP_GET_FALL_SIZE", _FALL_TIME)
+
+
+async def view_stats(broker: Broker, _connection: Connection, command: Command) -> Command:
+    """VIEW_BROKER_STATS_DATA: one figure over the last minute, hour and day."""
+    request = ViewBrokerStats.decode(command)
+    name, key = request.stats_name, request.stats_key
+    rates = _behind(broker, name, key) if name in _BEHIND else broker.statistics.view(name, key)
+    if rates is None:
+        raise RequestError(f"The stats <{request.stats_name}> <{request.stats_key}> not exist")
+    return command.reply(body=BrokerStats(*(StatsItem(*rate) for rate in rates)).encode())
+
+
+def _behind(broker: Broker, name: str, key: str) -> tuple[Rate, Rate, Rate] | None:
+    """How far a group is behind the newest message, in bytes of the log or in milliseconds, at this moment."""
+    queue, _, rest = key.partition("@")
+    topic, _, group = rest.partition("@")
+    queue_id = int(queue) if queue.isdecimal() else -1
+    reached = broker.statistics.reached(topic, queue_id, group)
+    if reached is None:
+        return None
+    store, value = broker.store, 0
+    last = store.entry(topic, queue_id, reached - 1)
+    if last is not None and reached < store.max_offset(topic, queue_id):
+        value = store.max_physical_offset - last[0]
+        if name == _FALL_TIME:
+            value = broker.clock.now_ms() - store.store_time(topic, queue_id, reached - 1)
+    return Rate(value), Rate(value), Rate(value)
+
+
+async def get_config(broker: Broker, _connection: Connection, command: Command) -> Command:
+    """GET_BROKER_CONFIG: every key this broker obeys, with its value, as a properties file."""
+    text = properties_text(broker.config, broker.store_config)
+    version = encode_data_version(broker.topics.data_version).decode()
+    return command.reply(header=BrokerConfigReply(version), body=text.encode())
+
+
+async def get_runtime_info(broker: Broker, _connection: Connection, command: Command) -> Command:
+    """GET_BROKER_RUNTIME_INFO: the figures that mqadmin and dashboards show."""
+    table = {**_life(broker), **_traffic(broker), **await _disk(broker)}
+    return command.reply(body=KVTable({name: str(value) for name, value in table.items()}).encode())
+
+
+def _life(broker: Broker) -> dict[str, object]:
+    now_ms = broker.clock.now_ms()
+    return {
+        "brokerActive": "true",
+        "brokerVersionDesc": OUR_VERSION.name,
+        "brokerVersion": int(OUR_VERSION),
+        "bootTimestamp": broker.statistics.born_ms,
+        "runtime": _span_text(now_ms - broker.statistics.born_ms),
+    }
+
+
+def _traffic(broker: Broker) -> dict[str, object]:
+    statistics, store = broker.statistics, broker.store
+    put, got, missed = statistics.put_all, statistics.got_all, statistics.missed_all
+    found = statistics.per_second(got, lambda amount: amount.times)
+    misses = statistics.per_second(missed, lambda amount: amount.times)
+    table: dict[str, object] = {
+        "putTps": _rates_text(statistics.per_second(put, lambda amount: amount.messages)),
+        "getFoundTps": _rates_text(found),
+        "getMissTps": _rates_text(misses),
+        "getTotalTps": _rates_text([a + b for a, b in zip(found, misses, strict=True)]),
+        "getTransferredTps": _rates_text(statistics.per_second(got, lambda amount: amount.messages)),
+        "putMessageTimesTotal": store.messages_put,
+        "putMessageSizeTotal": store.bytes_put,
+        "putMessageAverageSize": store.bytes_put / store.messages_put if store.messages_put else 0.0,
+    }
+    return {**table, **statistics.mornings, **_queues(broker)}
+
+
+def _queues(broker: Broker) -> dict[str, object]:
+    """Apache's queues before its threads; here only sends that wait for the disk wait at all."""
+    config = broker.config
+    table: dict[str, object] = {}
+    for kind in ("send", "pull", "litePull", "query", "ack"):
+        table[f"{kind}ThreadPoolQueueSize"] = broker.store.flusher.waiters if kind == "send" else 0
+        table[f"{kind}ThreadPoolQueueHeadWaitTimeMills"] = 0
+    return {
+        **table,
+        "sendThreadPoolQueueCapacity": config.send_thread_pool_queue_capacity,
+        "pageCacheLockTimeMills": 0,
+        "requestsTurnedAway": broker.overload.turned_away,
+    }
+
+
+async def _disk(broker: Broker) -> dict[str, object]:
+    store = broker.store
+    used = await store.cleaner.measure()
+    first = store.record_at(store.min_physical_offset)
+    return {
+        "commitLogMinOffset": store.min_physical_offset,
+        "commitLogMaxOffset": store.max_physical_offset,
+        "commitLogDiskRatio": used,
+        "consumeQueueDiskRatio": used,
+        "earliestMessageTimeStamp": -1 if first is None else head_at(first, 0, len(first)).store_timestamp,
+        "dispatchBehindBytes": store.dispatch_behind_bytes,
+        "remainHowManyDataToFlush": store.max_physical_offset - store.flusher.flushed,
+    }
+
+
+def _rates_text(rates: list[float]) -> str:
+    return " ".join(str(rate) for rate in rates)
+
+
+def _span_text(ms: int) -> str:
+    minutes, seconds = divmod(ms // 1000, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"

@@ -1,0 +1,43 @@
+"""How groups get the messages of topics: by pulling, unless an operator said they pop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cosmodrome import state_file
+from cosmodrome.broker.tables import SavedTable
+from cosmodrome.clock import Clock
+from cosmodrome.config import BrokerConfig
+from cosmodrome.model import RETRY_PREFIX, RequestMode
+from cosmodrome.wire.bodies import RequestModeBody, RequestModesBody
+
+
+class RequestModes(SavedTable):
+    """Topic → group → request mode."""
+
+    def __init__(self, config: BrokerConfig, path: Path, clock: Clock) -> None:
+        super().__init__(path, clock)
+        self._config = config
+        self._modes: dict[str, dict[str, RequestModeBody]] = {}
+        stored = state_file.load(path, RequestModesBody.decode)
+        if stored is not None:
+            self._modes.update({topic: dict(groups) for topic, groups in stored.modes.items()})
+
+    def put(self, mode: RequestModeBody) -> None:
+        self._modes.setdefault(mode.topic, {})[mode.group] = mode
+        self.changed()
+
+    def find(self, topic: str, group: str) -> RequestModeBody:
+        """What was set, or the default. Retry topics are always pulled: a client pops them with the topic itself."""
+        found = self._modes.get(topic, {}).get(group)
+        if found is not None:
+            return found
+        if topic.startswith(RETRY_PREFIX) or self._config.default_message_request_mode is RequestMode.PULL:
+            return RequestModeBody(topic, group)
+        return RequestModeBody(topic, group, RequestMode.POP, self._config.default_pop_share_queue_num)
+
+    def body(self) -> RequestModesBody:
+        return RequestModesBody(self._modes)
+
+    def encoded(self) -> bytes:
+        return self.body().encode(pretty=True)

@@ -1,0 +1,32 @@
+"""How many timers are pending."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cosmodrome import state_file
+from cosmodrome.broker.tables import SavedTable
+from cosmodrome.clock import Clock
+from cosmodrome.wire.bodies import TimerMetricsBody
+
+
+class TimerMetrics(SavedTable):
+    """Topic → pending timers, and when that last changed. After a crash the numbers may be slightly off."""
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        super().__init__(path, clock)
+        self._pending: dict[str, tuple[int, int]] = {}
+        stored = state_file.load(path, TimerMetricsBody.decode)
+        if stored is not None:
+            self._pending.update(stored.pending)
+            self.data_version = stored.data_version
+
+    def pending(self, topic: str) -> int:
+        return self._pending.get(topic, (0, 0))[0]
+
+    def add(self, topic: str, count: int) -> None:
+        self._pending[topic] = (self.pending(topic) + count, self._clock.now_ms())
+        self.changed()
+
+    def encoded(self) -> bytes:
+        return TimerMetricsBody(self.data_version, self._pending).encode(pretty=True)

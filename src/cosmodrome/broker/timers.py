@@ -1,0 +1,376 @@
+"""Any delivery time: messages wait in the timer topic, each in the wheel's slot of its second, until it has come."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from array import array
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from cosmodrome.broker.delays import delivered
+from cosmodrome.broker.timer_metrics import TimerMetrics
+from cosmodrome.broker.topics import TIMER_TOPIC
+from cosmodrome.clock import Clock
+from cosmodrome.config import StoreConfig
+from cosmodrome.errors import InvalidParameter, MessageIllegal, ProtocolError, RequestError, ServiceNotAvailable
+from cosmodrome.model import RETRY_PREFIX, Property
+from cosmodrome.store.message import StoreMessage
+from cosmodrome.store.message_store import MessageStore
+from cosmodrome.store.timer_log import Unit, delete_files
+from cosmodrome.store.timer_store import MAX_WINDOW_MS, SECOND_MS, Timer, TimerStore
+from cosmodrome.wire import properties as props
+from cosmodrome.wire.java import java_hash
+from cosmodrome.wire.recall_handle import RecallHandle
+from cosmodrome.wire.record import Record, RecordHead, decode_records, head_at
+
+log = logging.getLogger(__name__)
+
+_QUEUE = 0
+
+# Others have their turn after so many messages, units of the timer log, or empty seconds.
+MESSAGES_IN_A_ROW = 64
+UNITS_IN_A_ROW = 2_000
+SECONDS_IN_A_ROW = 5_000
+FLUSH_POLL_MS = 50
+CLEAN_EVERY_MS = 30_000
+
+# What a timed message's properties grow by until it is delivered.
+_NOTES_BYTES = 160
+NEVER_SET = 2**63 - 1  # in TIMER_ENQUEUE_MS: its time had come before it could be set
+
+_ASKS = (Property.TIMER_DELAY_SEC, Property.TIMER_DELAY_MS, Property.TIMER_DELIVER_MS)
+# What trying again cannot mend.
+_HOPELESS = (MessageIllegal, InvalidParameter, ProtocolError)
+
+
+def is_timed(properties: str) -> bool:
+    """Whether a message asks for a delivery time and has not been through the wheel yet."""
+    if not any(name in properties for name in _ASKS):
+        return False
+    asks = any(props.find(properties, name) is not None for name in _ASKS)
+    return asks and props.find(properties, Property.TIMER_OUT_MS) is None
+
+
+def deliver_at(properties: str, now_ms: int) -> int:
+    """The time a timed message asks for; MessageIllegal when that is no number."""
+    for name, unit_ms, start_ms in zip(_ASKS, (1_000, 1, 1), (now_ms, now_ms, 0), strict=True):
+        text = props.find(properties, name)
+        if text is None:
+            continue
+        try:
+            return start_ms + int(text) * unit_ms
+        except ValueError:
+            raise MessageIllegal(f"the property {name} is {text!r}; write a whole number") from None
+    return now_ms
+
+
+def slot_of(deliver_ms: int) -> int:
+    """The second in whose slot a message waits. Slots are emptied when their second is over: none comes early."""
+    return (deliver_ms - 1) // SECOND_MS * SECOND_MS
+
+
+def recall_handle(message: StoreMessage, broker_name: str) -> str | None:
+    """How its sender can take a message back; None for one that does not wait in the timer topic."""
+    topic = props.find(message.properties, Property.REAL_TOPIC) or ""
+    if message.topic != TIMER_TOPIC or topic.startswith(RETRY_PREFIX):
+        return None
+    deliver_ms = int(props.find(message.properties, Property.TIMER_OUT_MS) or 0) + 1  # back into the same slot
+    unique_key = props.find(message.properties, Property.UNIQ_KEY) or ""
+    return RecallHandle(topic, broker_name, deliver_ms, unique_key).encode()
+
+
+class Timers:
+    """Delivers what waits in `rmq_sys_wheel_timer`, within a second of its time.
+
+    At every full second new messages are entered into the wheel, in the order of their queue, and then the slots of the
+    seconds that are over are emptied. A message further ahead than the window is put behind the others again in
+    between, so that its record never grows older than the store keeps records. A delivery and the note of it are one
+    step: a clean stop neither loses nor repeats a message. After kill -9 the last ones may come again.
+    """
+
+    def __init__(
+        self, store: MessageStore, config: StoreConfig, root: Path, clock: Clock, put: Callable[[StoreMessage], object]
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._clock = clock
+        self._put = put
+        reserved_ms = config.file_reserved_time * 3_600_000
+        self._window_ms = min(config.timer_roll_window_slot * SECOND_MS, MAX_WINDOW_MS, reserved_ms * 2 // 3)
+        self.metrics = TimerMetrics(root / "config" / "timermetrics", clock)
+        self.pending = TimerStore.open(
+            root,
+            config.mapped_file_size_timer_log,
+            clock.now_ms(),
+            store.max_physical_offset,
+            range(store.min_offset(TIMER_TOPIC, _QUEUE), store.max_offset(TIMER_TOPIC, _QUEUE)),
+            lambda unit: self._record(unit) is not None,
+        )
+        self._now_ms = self.pending.read_ms  # the second up to which slots may be emptied; never goes back
+        self._aside: asyncio.Future[None] | None = None
+
+    # --- taking messages in
+
+    @property
+    def max_delay_ms(self) -> int:
+        return self._config.timer_max_delay_sec * 1_000
+
+    @property
+    def is_enabled(self) -> bool:
+        return self._config.timer_wheel_enable
+
+    @property
+    def delivered_ms(self) -> int:
+        """Everything that was due before this time has been put where it belongs."""
+        return self.pending.read_ms
+
+    def to_wheel(self, message: StoreMessage) -> None:
+        """Let a timed message wait in the timer topic, unless its time has already come."""
+        now_ms = self._clock.now_ms()
+        if not self._config.timer_wheel_enable:
+            raise RequestError("accurate timer message is not enabled, timerWheelEnable is false")
+        deliver_ms = deliver_at(message.properties, now_ms)
+        if deliver_ms <= now_ms:
+            if props.find(message.properties, Property.TIMER_DEL_UNIQKEY) is not None:
+                raise MessageIllegal("it is too late to take the message back: its time has come")
+            return
+        if deliver_ms - now_ms > self.max_delay_ms:
+            raise MessageIllegal(
+                "timer message illegal, the delay time should not be bigger than the max delay "
+                f"{self.max_delay_ms}ms (timerMaxDelaySec)"
+            )
+        if len(message.properties.encode()) + len(message.topic) + _NOTES_BYTES > props.MAX_SIZE_BYTES:
+            raise MessageIllegal("the properties leave no room for those of a timed message; make them shorter")
+        slot_ms = slot_of(deliver_ms)
+        if self.pending.count(slot_ms) >= self._config.timer_congest_num_each_slot:
+            raise RequestError("timer message is under flow control, too many are due in the same second")
+        notes = {
+            Property.TIMER_OUT_MS: str(slot_ms),
+            Property.REAL_TOPIC: message.topic,
+            Property.REAL_QID: str(message.queue_id),
+        }
+        message.properties = props.encode(props.decode(message.properties) | notes)
+        message.topic, message.queue_id = TIMER_TOPIC, _QUEUE
+
+    # --- life
+
+    async def run(self) -> None:
+        if not self._config.timer_wheel_enable:
+            return
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._rounds())
+            tasks.create_task(self._saves())
+
+    async def _rounds(self) -> None:
+        while True:
+            try:
+                await self._round()
+            except (OSError, RequestError) as error:  # a full disk passes; whatever waits, waits
+                log.error("timed messages cannot be delivered now: %s; trying again", error)
+            except Exception:  # ours; it must not end the broker
+                log.exception("timed messages cannot be delivered now; trying again")
+            await self._clock.sleep(SECOND_MS - self._clock.now_ms() % SECOND_MS)
+
+    async def _round(self) -> None:
+        now_ms = self._clock.now_ms()
+        self._now_ms = max(self._now_ms, now_ms - now_ms % SECOND_MS)
+        await self._set_new()
+        await self._empty_slots()
+
+    async def _saves(self) -> None:
+        rounds = max(CLEAN_EVERY_MS // self._config.timer_flush_interval_ms, 1)
+        while True:
+            for _ in range(rounds):
+                await self._clock.sleep(self._config.timer_flush_interval_ms)
+                await self._save()
+            expired = self.pending.log.take_expired(self._store.min_physical_offset)
+            if expired:
+                await self._in_thread(partial(delete_files, expired))
+
+    async def _save(self) -> None:
+        """Note what is delivered, once it is on disk."""
+        work = self.pending.take_checkpoint(self._clock.now_ms())
+        if work is None or not await self._flushed(self._store.max_physical_offset):
+            return
+        try:
+            await self._in_thread(work)
+            await self.metrics.saved()
+        except (OSError, ServiceNotAvailable) as error:
+            log.error("cannot save how far timed messages are delivered: %s; trying again", error)
+
+    async def _flushed(self, end: int) -> bool:
+        """Return once the log is on disk up to `end`; False if it never will be."""
+        flusher = self._store.flusher
+        flusher.want(end)
+        while flusher.flushed < end:
+            if flusher.failure is not None:
+                return False
+            await self._clock.sleep(FLUSH_POLL_MS)
+        return True
+
+    async def _in_thread(self, work: Callable[[], None]) -> None:
+        """Shielded, for a thread cannot be cancelled; `close` waits for it."""
+        self._aside = asyncio.ensure_future(asyncio.to_thread(work))
+        await asyncio.shield(self._aside)
+
+    async def close(self) -> None:
+        """Note where everything stands and let go of the files. The service has ended, the flusher too."""
+        if self._aside is not None:
+            with suppress(OSError):
+                await self._aside
+        try:
+            work = self.pending.take_checkpoint(self._clock.now_ms(), always=True)
+            if work is not None and self._store.flusher.flushed >= self._store.max_physical_offset:
+                await asyncio.to_thread(work)
+            await self.metrics.saved()
+        except (OSError, ServiceNotAvailable) as error:
+            log.error("cannot save how far timed messages are delivered: %s; some may come again", error)
+        finally:
+            self.pending.close()
+
+    # --- from the queue into the wheel
+
+    async def _set_new(self) -> None:
+        """Enter what is in the queue now; what comes meanwhile waits for the next second."""
+        self._skip_deleted()
+        end = self._store.max_offset(TIMER_TOPIC, _QUEUE)
+        while self.pending.queue_offset < end and self.pending.has_room(self._now_ms):
+            for _ in range(min(MESSAGES_IN_A_ROW, end - self.pending.queue_offset)):
+                self._set_next()
+            await asyncio.sleep(0)
+
+    def _skip_deleted(self) -> None:
+        first = self._store.min_offset(TIMER_TOPIC, _QUEUE)
+        if self.pending.queue_offset < first:
+            gone = first - self.pending.queue_offset
+            log.error("%d timed messages were deleted from the store before they could be set", gone)
+            self.pending.queue_offset = first
+
+    def _set_next(self) -> None:
+        pending = self.pending
+        offset = pending.queue_offset
+        try:
+            self._set(offset)
+        except _HOPELESS as error:
+            log.error("timed message %d cannot be delivered and is left out: %s", offset, error)
+        pending.queue_offset = offset + 1
+
+    def _set(self, offset: int) -> None:
+        entry = self._store.entry(TIMER_TOPIC, _QUEUE, offset)
+        view = self._store.record_at(entry[0]) if entry is not None else None
+        if view is None:
+            raise MessageIllegal("its record is gone")
+        timer, topic = _timer(head_at(view, 0, len(view)))
+        if self.pending.is_known(timer.physical_offset):
+            return
+        if self.pending.set(timer, self._now_ms, self._window_ms):
+            self.metrics.add(topic, -1 if timer.deletes else 1)
+        elif timer.deletes:
+            log.warning("%s: too late to take a message back", topic)
+        elif offset >= self.pending.replayed_below:
+            self._put(_noted(decode_records(view)[0], NEVER_SET, self._clock.now_ms()))
+
+    # --- from the wheel to where they belong
+
+    async def _empty_slots(self) -> None:
+        pending = self.pending
+        while pending.read_ms < self._now_ms:
+            until_ms = min(pending.read_ms + SECONDS_IN_A_ROW * SECOND_MS, self._now_ms)
+            pending.skip_empty(until_ms)
+            if pending.read_ms < until_ms:
+                await self._empty_slot()
+                pending.next_second()
+            await asyncio.sleep(0)
+
+    async def _empty_slot(self) -> None:
+        """Deliver what is due in the second being read, in the order it was set, but nothing that was taken back."""
+        positions, deletions = await self._due()
+        used: set[str] = set()
+        for number in range(self.pending.delivered, len(positions)):
+            unit = self.pending.log.find(positions[-1 - number])
+            if unit is not None:
+                self._deliver(unit, deletions, used)
+            self.pending.unit_delivered()
+            if number % MESSAGES_IN_A_ROW == 0:
+                await asyncio.sleep(0)
+        for key in deletions - used:  # there was nothing to take back
+            self.metrics.add(key.rpartition("+")[0], 1)
+
+    async def _due(self) -> tuple[array[int], set[str]]:
+        """Where the units of the slot lie, the last one first, and which messages of it were taken back."""
+        positions, deletions = array("q"), set[str]()
+        for number, (position, unit) in enumerate(self.pending.due(), 1):
+            if not unit.is_deletion or unit.is_rolled:
+                positions.append(position)
+            elif (key := self._deletion(unit)) is not None:
+                deletions.add(key)
+            if number % UNITS_IN_A_ROW == 0:
+                await asyncio.sleep(0)
+        return positions, deletions
+
+    def _deletion(self, unit: Unit) -> str | None:
+        record = self._record(unit)
+        return props.find(record.properties, Property.TIMER_DEL_UNIQKEY) if record is not None else None
+
+    def _deliver(self, unit: Unit, deletions: set[str], used: set[str]) -> None:
+        record = self._record(unit)
+        if record is None:
+            log.error("the record of a timed message is gone from %d of the log: it is lost", unit.physical_offset)
+            return
+        topic = props.find(record.properties, Property.REAL_TOPIC) or ""
+        key = deletion_key(topic, props.find(record.properties, Property.UNIQ_KEY) or "")
+        if key in deletions:
+            used.add(key)
+            return
+        try:
+            convert = _rolled if unit.is_rolled else _noted
+            self._put(convert(record, unit.set_at_ms, self._clock.now_ms()))
+        except _HOPELESS as error:
+            log.error("the timed message at %d cannot be delivered: %s", unit.physical_offset, error)
+        self.metrics.add(topic, 1 if unit.is_deletion else -1)
+
+    def _record(self, unit: Unit) -> Record | None:
+        """The record a unit was made for; None when it is gone or something else lies there."""
+        view = self._store.record_at(unit.physical_offset)
+        if view is None or len(view) != unit.size:
+            return None
+        (record,) = decode_records(view)
+        return record if record.topic == TIMER_TOPIC else None
+
+
+def deletion_key(topic: str, unique_key: str) -> str:
+    """How a deletion names the message it takes back."""
+    return f"{topic}+{unique_key}"
+
+
+def _timer(head: RecordHead) -> tuple[Timer, str]:
+    """What to set for a record of the timer topic, and where it belongs."""
+    out_ms = props.find(head.properties, Property.TIMER_OUT_MS) or ""
+    topic = props.find(head.properties, Property.REAL_TOPIC)
+    if topic is None or not (out_ms.isascii() and out_ms.isdigit()):
+        raise MessageIllegal("it does not say when and where to deliver it")
+    deletes = props.find(head.properties, Property.TIMER_DEL_UNIQKEY) is not None
+    return Timer(int(out_ms), head.physical_offset, head.size, java_hash(topic), deletes), topic
+
+
+def _noted(record: Record, set_at_ms: int, now_ms: int) -> StoreMessage:
+    """A timed message as it is when its time has come; what it asked for stays in its properties."""
+    message = delivered(record)
+    message.properties = props.encode(
+        props.decode(message.properties)
+        | {Property.TIMER_ENQUEUE_MS: str(set_at_ms), Property.TIMER_DEQUEUE_MS: str(now_ms)}
+    )
+    return message
+
+
+def _rolled(record: Record, set_at_ms: int, now_ms: int) -> StoreMessage:
+    """A timed message that goes behind the others once more, because its time is too far ahead for one turn."""
+    message = _noted(record, set_at_ms, now_ms)
+    times = props.find(record.properties, Property.TIMER_ROLL_TIMES) or "0"
+    turns = int(times) + 1 if times.isascii() and times.isdigit() else 1
+    message.properties = props.encode(props.decode(message.properties) | {Property.TIMER_ROLL_TIMES: str(turns)})
+    message.topic, message.queue_id = record.topic, record.queue_id
+    return message

@@ -1,0 +1,122 @@
+"""Asking something with a message, and answering it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from typing import Any
+
+from cosmodrome.client.incoming import unpack_body
+from cosmodrome.client.outgoing import check_body, packed_body
+from cosmodrome.client.producer import SEND_TIMEOUT_MS, Producer
+from cosmodrome.codes import RequestCode, ResponseCode
+from cosmodrome.errors import BrokerError, CallTimeout, InvalidMessage
+from cosmodrome.model import AUTO_CREATE_TOPIC, Message, MessageQueue, Property, ReceivedMessage
+from cosmodrome.net.connection import Connection
+from cosmodrome.wire import properties as props
+from cosmodrome.wire.command import Command
+from cosmodrome.wire.requests import PushReply, SendMessage
+
+log = logging.getLogger(__name__)
+
+REQUEST_TIMEOUT_MS = 3_000
+
+_REPLY = "reply"
+
+
+class RequestProducer(Producer):
+    """Sends messages that are answered, and answers them.
+
+        async with RequestProducer("shop", "127.0.0.1:9876") as producer:
+            answer = await producer.request(Message("prices", b"apples"))
+
+    A consumer of the topic answers with a RequestProducer of its own: `await producer.reply(message, b"3.50")`. The
+    first answer counts. An answer is pushed to whoever asked, and is lost if nobody waits for it any more.
+    """
+
+    def __init__(self, group: str, namesrv: str = "", **options: Any) -> None:
+        super().__init__(group, namesrv, **options)
+        self._asked: dict[str, asyncio.Future[ReceivedMessage]] = {}
+        self._instance.handlers[RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT] = self._answered
+
+    async def request(self, message: Message, *, timeout_ms: float = REQUEST_TIMEOUT_MS) -> ReceivedMessage:
+        """Send the message and return the answer to it. CallTimeout when none came in time; else as `send`."""
+        self._require_running()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_ms / 1000
+        correlation_id = str(uuid.uuid4())
+        ready = await self._ready(message)
+        await self._route(message.topic, deadline)
+        await self._instance.heartbeat()  # a broker finds us by what our heartbeats say
+        wanted = {
+            Property.CORRELATION_ID: correlation_id,
+            Property.REPLY_TO_CLIENT: self.client_id,
+            Property.TTL: str(int(timeout_ms)),
+        }
+        answer: asyncio.Future[ReceivedMessage] = loop.create_future()
+        self._asked[correlation_id] = answer
+        try:
+            await self._send_anywhere(ready._replace(properties=ready.properties + props.encode(wanted)), deadline)
+            async with asyncio.timeout_at(deadline):
+                return await answer
+        except TimeoutError:
+            raise CallTimeout(f"whoever consumes {message.topic}", timeout_ms) from None
+        finally:
+            del self._asked[correlation_id]
+
+    async def _answered(self, _connection: Connection, command: Command) -> Command:
+        """PUSH_REPLY_MESSAGE_TO_CLIENT: here is the answer to a request of ours."""
+        message = _received(PushReply.decode(command), bytes(command.body))
+        unpack_body(message)
+        answer = self._asked.get(message.properties.get(Property.CORRELATION_ID, ""))
+        if answer is None or answer.done():
+            log.info("an answer came that nobody waits for: %s", message.properties)
+        else:
+            answer.set_result(message)
+        return command.reply()
+
+    async def reply(self, request: ReceivedMessage, body: bytes, *, timeout_ms: float = SEND_TIMEOUT_MS) -> None:
+        """Answer a request. BrokerError when the broker could not reach whoever asked, who may have given up."""
+        self._require_running()
+        check_body(body)
+        deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
+        asked = request.properties
+        if not {Property.CORRELATION_ID, Property.REPLY_TO_CLIENT, Property.CLUSTER} <= asked.keys():
+            raise InvalidMessage(f"{request.msg_id} asks for no answer: it was not sent by `request`")
+        topic = f"{asked[Property.CLUSTER]}_REPLY_TOPIC"
+        await self._route(topic, deadline)
+        # Whoever asked is known to the broker that took the request; others may never have heard of it.
+        address = self._instance.master(request.queue.broker_name)
+        kept = (Property.CORRELATION_ID, Property.REPLY_TO_CLIENT, Property.TTL)
+        properties = {Property.MSG_TYPE: _REPLY, **{name: asked[name] for name in kept if name in asked}}
+        packed, sys_flag = packed_body(body)
+        now_ms = self._clock.now_ms()
+        header = SendMessage(
+            self._group, topic, AUTO_CREATE_TOPIC, 1, 0, sys_flag, now_ms, 0, props.encode(properties), 0
+        )
+        command = Command(RequestCode.SEND_REPLY_MESSAGE_V2, header.lettered_fields(), packed)
+        answer = await self._instance.caller.call(address, command, timeout_ms)
+        if answer.code != ResponseCode.SUCCESS:
+            raise BrokerError(answer.code, answer.remark or "", address)
+
+
+def _received(header: PushReply, body: bytes) -> ReceivedMessage:
+    """A reply is pushed on its way into the store, so it has no place there yet."""
+    return ReceivedMessage(
+        header.topic,
+        body,
+        props.decode(header.properties or ""),
+        header.flag,
+        header.sys_flag,
+        MessageQueue(header.topic, "", header.queue_id),
+        -1,
+        -1,
+        header.born_timestamp,
+        header.born_host,
+        header.store_timestamp,
+        header.store_host,
+        header.reconsume_times or 0,
+        "",
+        len(body),
+    )

@@ -1,0 +1,198 @@
+"""Writing down what happens to messages, and reading it again.
+
+Traces are messages to RMQ_SYS_TRACE_TOPIC whose keys are the ids and keys of the messages they speak of. They are sent
+in the background, some at a time, and never stand in the way: what cannot be sent is dropped, and that is logged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import NamedTuple, Protocol
+
+from cosmodrome.client.incoming import MAX_DECOMPRESSED_BYTES
+from cosmodrome.client.instance import Instance
+from cosmodrome.client.lifecycle import cancelled
+from cosmodrome.clock import Clock, SystemClock
+from cosmodrome.codes import RequestCode, ResponseCode
+from cosmodrome.config import ClientConfig
+from cosmodrome.errors import BrokerError, CosmodromeError
+from cosmodrome.model import TRACE_TOPIC, Message, Property, ReceivedMessage
+from cosmodrome.wire import trace
+from cosmodrome.wire.command import Command
+from cosmodrome.wire.compression import decompress
+from cosmodrome.wire.ids import UniqueIds
+from cosmodrome.wire.record import Record, SysFlag, decode_records
+from cosmodrome.wire.requests import QueryMessage
+
+log = logging.getLogger(__name__)
+
+FLUSH_INTERVAL_MS = 1_000
+MAX_WAITING = 4_096
+# Small enough for the keys to fit into the properties of one message.
+RECORDS_PER_MESSAGE = 50
+MAX_FOUND = 64
+_LAST_MS = 2**63 - 1
+
+
+class Sender(Protocol):
+    """The producer that sends the traces; it is not traced itself."""
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    async def send(self, message: Message) -> object: ...
+
+
+class _Noted(NamedTuple):
+    record: trace.TraceRecord
+    keys: tuple[str, ...]
+
+
+class Tracer:
+    def __init__(self, sender: Sender, group: str, clock: Clock) -> None:
+        self._sender = sender
+        self._group = group
+        self._clock = clock
+        self._waiting: deque[_Noted] = deque()
+        self._dropped = 0
+        self._task: asyncio.Task[None] | None = None
+        self._request_ids = UniqueIds(bytes(4))
+
+    async def start(self) -> None:
+        await self._sender.start()
+        self._task = asyncio.create_task(self._run(), name=f"traces of {self._group}")
+
+    async def stop(self) -> None:
+        """Send what is left, and stop."""
+        if self._task is not None:
+            await cancelled([self._task])
+            await self._flush()
+        await self._sender.stop()
+
+    def note(self, record: trace.TraceRecord, msg_ids: str, keys: str) -> None:
+        """Keep a record until it is sent. `msg_ids` are comma-joined, `keys` blank-joined."""
+        if len(self._waiting) >= MAX_WAITING:
+            self._dropped += 1
+            return
+        self._waiting.append(_Noted(record, (*msg_ids.split(","), *keys.split())))
+
+    async def _run(self) -> None:
+        while True:
+            await self._clock.sleep(FLUSH_INTERVAL_MS)
+            await self._flush()
+
+    async def _flush(self) -> None:
+        while self._waiting:
+            portion = list(islice(self._waiting, RECORDS_PER_MESSAGE))
+            for _ in portion:
+                self._waiting.popleft()
+            await self._send(portion)
+        if self._dropped:
+            log.warning("%d traces were dropped: more came than could be sent", self._dropped)
+            self._dropped = 0
+
+    async def _send(self, portion: Sequence[_Noted]) -> None:
+        keys = list(dict.fromkeys(key for noted in portion for key in noted.keys if key))
+        message = Message(TRACE_TOPIC, trace.encode(noted.record for noted in portion), keys=keys)
+        try:
+            await self._sender.send(message)
+        except CosmodromeError as error:
+            log.warning("%d traces were not stored: %s", len(portion), error)
+
+    # --- consuming
+
+    def consuming(self, messages: Iterable[ReceivedMessage]) -> Consuming:
+        """Write down that a handler is called with these, those apart that ask not to be traced."""
+        traced = [message for message in messages if message.properties.get(Property.TRACE_ON) != "false"]
+        return Consuming(self, traced)
+
+    def request_id(self) -> str:
+        return self._request_ids.next()
+
+    @property
+    def group(self) -> str:
+        return self._group
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
+
+
+class Consuming:
+    """One call of a handler."""
+
+    def __init__(self, tracer: Tracer, messages: list[ReceivedMessage]) -> None:
+        self._tracer = tracer
+        self._messages = messages
+        self._request_id = tracer.request_id()
+        self._began_ms = tracer.now_ms()
+        for message in messages:
+            region = message.properties.get(Property.MSG_REGION, "")
+            before = trace.SubBefore(
+                self._began_ms,
+                region,
+                tracer.group,
+                self._request_id,
+                message.msg_id,
+                message.reconsume_times,
+                message.keys,
+            )
+            tracer.note(before, message.msg_id, message.keys)
+
+    def ended(self, outcome: trace.Outcome) -> None:
+        now_ms = self._tracer.now_ms()
+        each_ms = (now_ms - self._began_ms) // max(len(self._messages), 1)
+        for message in self._messages:
+            after = trace.SubAfter(
+                self._request_id,
+                message.msg_id,
+                each_ms,
+                outcome is trace.Outcome.SUCCESS,
+                message.keys,
+                outcome,
+                now_ms,
+                self._tracer.group,
+            )
+            self._tracer.note(after, message.msg_id, message.keys)
+
+
+async def find_traces(
+    key: str, *, namesrv: str = "", topic: str = TRACE_TOPIC, config: ClientConfig | None = None
+) -> list[trace.TraceRecord]:
+    """What clients have written down about the messages with this id or key, from every broker, in no special order."""
+    config = config or ClientConfig(namesrv=namesrv)
+    instance = Instance(config, SystemClock(), None)
+    instance.start()
+    try:
+        route = (await instance.routes.topic(topic)).route
+        addresses = [instance.member(broker.broker_name) for broker in route.brokers]
+        bodies = [body for address in addresses for body in await _bodies(instance, address, topic, key)]
+    finally:
+        await instance.stop()
+    return [record for body in bodies for record in trace.decode(body) if _speaks_of(record, key)]
+
+
+def _speaks_of(record: trace.TraceRecord, key: str) -> bool:
+    keys = "" if isinstance(record, trace.Recall) else record.keys
+    return key in record.msg_id.split(",") or key in keys.split()
+
+
+async def _bodies(instance: Instance, address: str, topic: str, key: str) -> list[bytes]:
+    request = QueryMessage(topic, key, MAX_FOUND, 0, _LAST_MS)
+    try:
+        reply = await instance.ask(address, Command.request(RequestCode.QUERY_MESSAGE, request))
+    except BrokerError as refusal:
+        if refusal.code == ResponseCode.QUERY_NOT_FOUND:
+            return []
+        raise
+    return [_unpacked(record) for record in decode_records(bytes(reply.body))]
+
+
+def _unpacked(record: Record) -> bytes:
+    if not record.sys_flag & SysFlag.COMPRESSED:
+        return record.body
+    return decompress(record.body, record.sys_flag, limit_bytes=MAX_DECOMPRESSED_BYTES)

@@ -1,0 +1,47 @@
+"""What brokers say about themselves, asked by Apache's admin client: ours under the names that Apache's use."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from interop.java import Query
+from interop.lab import APACHE_CLUSTERS, Cluster, Lab
+from interop.messages import Load
+from interop.setup import CLIENT_VERSIONS
+
+SAMPLED_WITHIN_SECONDS = 25
+# What we say and Apache's brokers do not.
+OUR_OWN_FIGURES = {"requestsTurnedAway"}
+OUR_OWN_KEYS = {"maxPullHold"}
+
+
+@pytest.fixture(params=CLIENT_VERSIONS)
+def version(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def query(lab: Lab, ours: Cluster, version: str) -> Query:
+    return lab.query(ours, version)
+
+
+def test_figures_and_keys_have_apaches_names(lab: Lab, ours: Cluster, query: Query, version: str) -> None:
+    newest = lab.cluster(APACHE_CLUSTERS[-1])
+    theirs = lab.query(newest, version)
+    for call, extra in (("runtimeInfo", OUR_OWN_FIGURES), ("brokerConfig", OUR_OWN_KEYS)):
+        known = set(theirs.call(call, addr=newest.broker_address))
+        assert set(query.call(call, addr=ours.broker_address)) - extra <= known
+
+
+def test_what_was_sent_is_counted(
+    lab: Lab, ours: Cluster, query: Query, fresh: Callable[[str], str], version: str
+) -> None:
+    load = Load(fresh("topic"), 4)
+    lab.run(version, "Produce", ours, {**load.java_arguments(), "group": fresh("group")})
+    deadline = time.monotonic() + SAMPLED_WITHIN_SECONDS
+    words = {"addr": ours.broker_address, "figure": "TOPIC_PUT_NUMS", "key": load.topic}
+    while not (answer := query.ask("stats", **words))["ok"]:
+        assert time.monotonic() < deadline, f"the broker samples every ten seconds, but {answer}"
+        time.sleep(0.2)
+    assert answer["result"] == load.count
