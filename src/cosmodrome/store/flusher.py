@@ -52,6 +52,7 @@ class Flusher:
         self.failure: str | None = None
         self._flushed_ms = self._checkpoint_ms = clock.now_ms()
         self._wanted = 0
+        self._checkpointing: asyncio.Future[None] | None = None
         self._waiting: list[tuple[int, asyncio.Future[Durability]]] = []
         self.waiters = 0
         self._wake = asyncio.Event()
@@ -87,12 +88,14 @@ class Flusher:
             timer.cancel()
 
     async def run(self) -> None:
-        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="store-flush") as thread:
+        with ThreadPoolExecutor(max_workers=2, thread_name_prefix="store-flush") as threads:
             while not self._stopping:
                 await self._due()
                 self._wake.clear()
-                await self._flush(thread)
-            await self._flush(thread)  # what came while the last flush was under way
+                await self._flush(threads)
+            await self._flush(threads)  # what came while the last flush was under way
+            if self._checkpointing is not None:
+                await self._checkpointing
 
     async def _due(self) -> None:
         """Wait until a flush is wanted."""
@@ -101,11 +104,11 @@ class Flusher:
             return
         await sleep_unless(self._wake, self._clock, self._interval_ms)
 
-    async def _flush(self, thread: ThreadPoolExecutor) -> None:
+    async def _flush(self, threads: ThreadPoolExecutor) -> None:
         """Sync what was appended so far, and let go those who wait for it."""
         if self.failure is None:
             try:
-                await self._sync(thread)
+                await self._sync(threads)
             except OSError as error:
                 self._on_failed(f"the disk failed: {error}")
         waiting, self._waiting = self._waiting, []
@@ -119,17 +122,23 @@ class Flusher:
             else:
                 self._waiting.append((end, waiter))
 
-    async def _sync(self, thread: ThreadPoolExecutor) -> None:
+    async def _sync(self, threads: ThreadPoolExecutor) -> None:
         loop = asyncio.get_running_loop()
         end, timestamp = self._log.end, self._log.last_timestamp
         checkpoint = self._checkpoint_if_due()
         if end > self.flushed and (checkpoint is not None or self._is_worth_it(end)):
-            await loop.run_in_executor(thread, sync_files, self._log.files_between(self.flushed, end))
+            await loop.run_in_executor(threads, sync_files, self._log.files_between(self.flushed, end))
             self.flushed = end
             self._flushed_ms = self._clock.now_ms()
             self._on_flushed(end, timestamp)
-        if checkpoint is not None:
-            await loop.run_in_executor(thread, checkpoint)
+        if checkpoint is not None:  # beside the flushes to come: it may have to sync thousands of files
+            self._checkpointing = asyncio.ensure_future(self._write(checkpoint, threads))
+
+    async def _write(self, checkpoint: Work, threads: ThreadPoolExecutor) -> None:
+        try:
+            await asyncio.get_running_loop().run_in_executor(threads, checkpoint)
+        except OSError as error:
+            self._on_failed(f"the disk failed: {error}")
 
     def _is_worth_it(self, end: int) -> bool:
         if self.group_commit or self._stopping or self.flushed < self._wanted:
@@ -142,6 +151,8 @@ class Flusher:
         """What to do for a checkpoint. Taken before the log is synced, so that it speaks of nothing behind that."""
         now_ms = self._clock.now_ms()
         if now_ms - self._checkpoint_ms < self._checkpoint_interval_ms:
+            return None
+        if self._checkpointing is not None and not self._checkpointing.done():
             return None
         self._checkpoint_ms = now_ms
         return self._checkpoint()

@@ -273,3 +273,25 @@ async def test_the_checkpoint_follows_once_a_minute(tmp_path: Path) -> None:
         await clock.advance(SMALL.flush_consume_queue_thorough_interval)
         await saved.wait()
     assert struct.unpack_from(">qq", (tmp_path / "checkpoint").read_bytes()) == (stored, stored)
+
+
+async def test_nobody_waits_for_a_slow_checkpoint(tmp_path: Path) -> None:
+    clock = FakeClock()
+    store = open_store(tmp_path, SYNC, clock)
+    began, finish = threading.Event(), threading.Event()
+    save = store._checkpoint.save
+
+    def slow() -> None:
+        began.set()
+        assert finish.wait(10)
+        save()
+
+    store._checkpoint.save = slow  # type: ignore[method-assign]
+    async with flushing(store):
+        await clock.advance(SYNC.flush_consume_queue_thorough_interval)
+        assert await store.durable(store.append(message()).end) is Durability.OK
+        assert await asyncio.to_thread(began.wait, 10)
+        assert await store.durable(store.append(message()).end) is Durability.OK
+        assert bodies(store) == [b"body", b"body"]
+        finish.set()
+    assert (tmp_path / "checkpoint").exists()
