@@ -74,13 +74,14 @@ async def test_what_waited_too_long_for_its_turn_is_turned_away(
     async with wired(tmp_path, config) as client:
         await client.send(TOPIC, b"first")
         store = client.broker.store
-        monkeypatch.setattr(store, "append", slowed(store.append, 0.15, 1))
+        monkeypatch.setattr(store, "append", slowed(store.append, 0.15, 2))
+        await at_once(client.broker.address, send_request(0), replies=1)  # a pause, from which all could recover
         requests = [send_request(number, oneway=number == 2) for number in range(1, 5)]
         replies = {reply.opaque: reply for reply in await at_once(client.broker.address, *requests, replies=3)}
         assert [replies[number].code for number in (1, 3, 4)] == [ResponseCode.SUCCESS, BUSY, BUSY]
         assert (replies[3].remark or "").startswith("[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while")
         assert client.broker.overload.turned_away == 3  # the one-way request too, without an answer
-        assert len(client.stored(TOPIC)) == 2
+        assert len(client.stored(TOPIC)) == 3
         await client.send(TOPIC, b"and again")
 
 

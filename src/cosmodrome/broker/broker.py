@@ -273,6 +273,7 @@ class Broker:
             refusal = overload.refusal(
                 command.code,
                 waited_ms,
+                connection.turn_before_ms,
                 page_cache_busy=store.is_page_cache_busy,
                 sends_waiting=store.flusher.waiters,
             )

@@ -45,14 +45,19 @@ class Overload:
         self._logged_ms = -LOG_EVERY_MS
         self._logged = 0
 
-    def refusal(self, code: int, waited_ms: float, *, page_cache_busy: bool, sends_waiting: int) -> SystemBusy | None:
-        """Why this request is not served, or None."""
+    def refusal(
+        self, code: int, waited_ms: float, turn_before_ms: float, *, page_cache_busy: bool, sends_waiting: int
+    ) -> SystemBusy | None:
+        """Why this request is not served, or None.
+
+        One long turn of the loop is no overload, only the machine that paused: what waited is served at once.
+        """
         if code in _SENDS:
             if page_cache_busy:
                 return self._busy(waited_ms, sends_waiting)
             if sends_waiting >= self._send_capacity:
                 return SystemBusy("[OVERLOAD]system busy, start flow control for a while")
-        if self._is_enabled and waited_ms >= self._limits.get(code, self._other_limit):
+        if self._is_enabled and min(waited_ms, turn_before_ms) >= self._limits.get(code, self._other_limit):
             return _cleaned("TIMEOUT_CLEAN_QUEUE", waited_ms, sends_waiting)
         return None
 

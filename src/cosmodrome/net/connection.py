@@ -100,6 +100,11 @@ class Connection(asyncio.Protocol):
         """How long what is in hand here has waited for its turn, at least."""
         return (self._loop.time() - self._received) * 1000
 
+    @property
+    def turn_before_ms(self) -> float:
+        """How long the loop took for its turn before this one."""
+        return self._turn.last_seconds * 1000
+
     # --- the transport's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -17,6 +17,7 @@ SEND = int(RequestCode.SEND_MESSAGE_V2)
 def remark(
     code: int = SEND,
     waited_ms: float = 0,
+    turn_before_ms: float = 1e9,
     *,
     page_cache_busy: bool = False,
     sends_waiting: int = 0,
@@ -25,7 +26,7 @@ def remark(
 ) -> str:
     config = BrokerConfig(broker_fast_failure_enable=enabled, send_thread_pool_queue_capacity=capacity)
     found = Overload(config, page_cache_busy_ms=1_000).refusal(
-        code, waited_ms, page_cache_busy=page_cache_busy, sends_waiting=sends_waiting
+        code, waited_ms, turn_before_ms, page_cache_busy=page_cache_busy, sends_waiting=sends_waiting
     )
     assert found is None or found.code == ResponseCode.SYSTEM_BUSY
     return str(found or "")
@@ -51,6 +52,11 @@ def test_each_kind_of_request_waits_as_long_as_with_apache(code: RequestCode, li
         "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, "
         f"period in queue: {limit_ms}ms, size of queue: 3"
     )
+
+
+def test_a_single_pause_is_no_overload() -> None:
+    assert remark(waited_ms=5_000, turn_before_ms=199) == ""
+    assert remark(waited_ms=5_000, turn_before_ms=200).startswith("[TIMEOUT_CLEAN_QUEUE]")
 
 
 def test_fast_failure_can_be_switched_off() -> None:
