@@ -15,7 +15,7 @@ from cosmodrome.model import SCHEDULE_TOPIC, Property
 from cosmodrome.store.message import StoreMessage
 from cosmodrome.store.message_store import MessageStore
 from cosmodrome.wire import properties as props
-from cosmodrome.wire.record import Record, decode_records, pack_host
+from cosmodrome.wire.record import Record, decode_records
 
 log = logging.getLogger(__name__)
 
@@ -62,18 +62,7 @@ def delivered(record: Record) -> StoreMessage:
         raise MessageIllegal("it does not say where it belongs")
     if topic == HALF_TOPIC:
         raise MessageIllegal("half messages are not delayed")
-    return StoreMessage(
-        topic,
-        int(queue_id),
-        record.body,
-        record.properties,
-        record.flag,
-        record.sys_flag,
-        record.born_timestamp,
-        pack_host(record.born_host, record.born_port),
-        pack_host(record.store_host, record.store_port),
-        record.reconsume_times,
-    )
+    return StoreMessage.again(record, topic, int(queue_id), record.properties)
 
 
 class Delays:

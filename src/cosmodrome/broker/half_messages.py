@@ -123,7 +123,7 @@ def next_copy(record: Record, half: Half, checks: int) -> StoreMessage:
     if checks:
         kept[Property.TRANSACTION_CHECK_TIMES] = str(checks)
     kept[Property.TRAN_PREPARED_QUEUE_OFFSET] = str(half.first)
-    return _copy(record, HALF_TOPIC, QUEUE_ID, props.encode(kept))
+    return StoreMessage.again(record, HALF_TOPIC, QUEUE_ID, props.encode(kept))
 
 
 def resumed(record: Record) -> StoreMessage:
@@ -131,7 +131,7 @@ def resumed(record: Record) -> StoreMessage:
     kept = props.decode(record.properties)
     kept[Property.TRANSACTION_CHECK_TIMES] = "0"
     kept.pop(Property.TRAN_PREPARED_QUEUE_OFFSET, None)
-    return _copy(record, HALF_TOPIC, QUEUE_ID, props.encode(kept))
+    return StoreMessage.again(record, HALF_TOPIC, QUEUE_ID, props.encode(kept))
 
 
 def given_up(record: Record, half: Half) -> StoreMessage:
@@ -142,7 +142,7 @@ def given_up(record: Record, half: Half) -> StoreMessage:
 def committed(record: Record) -> StoreMessage:
     """The message as its consumers get it. Its properties stay, as Apache leaves them."""
     topic, queue_id = real_place(record)
-    message = _copy(record, topic, queue_id, record.properties)
+    message = StoreMessage.again(record, topic, queue_id, record.properties)
     message.sys_flag = record.sys_flag & ~SysFlag.TRANSACTION_MASK | SysFlag.COMMIT
     message.prepared_transaction_offset = record.physical_offset
     return message
@@ -169,21 +169,6 @@ def ended_by(op: Record) -> list[int]:
         return []
     numbers = op.body.decode("utf-8", "replace").split(_SEPARATOR)
     return [int(number) for number in numbers if number.isascii() and number.isdigit()]
-
-
-def _copy(record: Record, topic: str, queue_id: int, properties: str) -> StoreMessage:
-    return StoreMessage(
-        topic,
-        queue_id,
-        record.body,
-        properties,
-        record.flag,
-        record.sys_flag,
-        record.born_timestamp,
-        pack_host(record.born_host, record.born_port),
-        pack_host(record.store_host, record.store_port),
-        record.reconsume_times,
-    )
 
 
 # --- which are open

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cosmodrome.model import GroupConfig, Property
 from cosmodrome.store.message import StoreMessage
 from cosmodrome.wire import properties as props
-from cosmodrome.wire.record import Record, pack_host
+from cosmodrome.wire.record import Record
 from cosmodrome.wire.requests import SendBack
 
 # The first retry waits as long as this delay level says, each one after it a level longer.
@@ -29,15 +29,7 @@ def returned(record: Record, topic: str, queue_id: int, level: int, store_host: 
     properties.setdefault(Property.RETRY_TOPIC, record.topic)
     properties.setdefault(Property.ORIGIN_MESSAGE_ID, record.offset_msg_id)
     properties[Property.DELAY] = str(level)
-    return StoreMessage(
-        topic,
-        queue_id,
-        record.body,
-        props.encode(properties),
-        record.flag,
-        record.sys_flag,
-        record.born_timestamp,
-        pack_host(record.born_host, record.born_port),
-        store_host,
-        record.reconsume_times + 1,
-    )
+    message = StoreMessage.again(record, topic, queue_id, props.encode(properties))
+    message.store_host = store_host
+    message.reconsume_times += 1
+    return message

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
-from cosmodrome.wire.record import offset_msg_id, offset_msg_ids
+from cosmodrome.wire.record import Record, offset_msg_id, offset_msg_ids, pack_host
 
 
 @dataclass(slots=True)
@@ -24,6 +24,22 @@ class StoreMessage:
     store_host: bytes
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
+
+    @classmethod
+    def again(cls, record: Record, topic: str, queue_id: int, properties: str) -> Self:
+        """A stored message on its way to another place."""
+        return cls(
+            topic,
+            queue_id,
+            record.body,
+            properties,
+            record.flag,
+            record.sys_flag,
+            record.born_timestamp,
+            pack_host(record.born_host, record.born_port),
+            pack_host(record.store_host, record.store_port),
+            record.reconsume_times,
+        )
 
 
 class Appended(NamedTuple):

@@ -6,7 +6,7 @@ from cosmodrome.model import SYSTEM_PREFIX, Property
 from cosmodrome.store.message import StoreMessage
 from cosmodrome.wire import properties as props
 from cosmodrome.wire.bodies import Ack, CheckPoint
-from cosmodrome.wire.record import Record, pack_host
+from cosmodrome.wire.record import Record
 
 REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 CHECKPOINT_TAG, ACK_TAG, BATCH_ACK_TAG = "ck", "ack", "bAck"
@@ -54,21 +54,12 @@ def _message(
 
 def revived(record: Record, retry_topic: str, pop_time_ms: int) -> StoreMessage:
     """A message that was not acked, as it comes again: from the broker, as Apache has it."""
-    host = pack_host(record.store_host, record.store_port)
     properties = record.properties
     if props.find(properties, Property.FIRST_POP_TIME) is None:
         noted = props.append(properties, Property.FIRST_POP_TIME, str(pop_time_ms))
         if len(noted.encode()) <= props.MAX_SIZE_BYTES:  # the message counts more than the note
             properties = noted
-    return StoreMessage(
-        retry_topic,
-        0,
-        record.body,
-        properties,
-        record.flag,
-        record.sys_flag,
-        record.born_timestamp,
-        host,
-        host,
-        record.reconsume_times + 1,
-    )
+    message = StoreMessage.again(record, retry_topic, 0, properties)
+    message.born_host = message.store_host
+    message.reconsume_times += 1
+    return message
