@@ -211,6 +211,7 @@ class BrokerConfig(_FromProperties):
     wait_time_mills_in_admin_broker_queue: int = 5_000
     send_thread_pool_queue_capacity: int = 10_000  # sends that wait for the disk
     enable_property_filter: bool = True  # SQL92 filters; Apache's brokers refuse them unless told otherwise
+    filter_support_retry: bool = False  # SQL92 filters for messages that come again, too
     recall_message_enable: bool = False
     allow_recall_when_broker_not_writeable: bool = True
     reject_transaction_message: bool = False

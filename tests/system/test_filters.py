@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,19 @@ async def test_a_client_learns_before_it_starts_whether_it_may(tmp_path: Path, c
         reply = await client.call(RequestCode.CHECK_CLIENT_CONFIG, body=body)
         good = condition == "price > 3"
         assert reply.code == (ResponseCode.SUCCESS if good else ResponseCode.SUBSCRIPTION_PARSE_FAILED)
+
+
+@pytest.mark.parametrize(("again", "bodies"), [(True, [b"dear", b"other"]), (False, [b"cheap", b"dear", b"other"])])
+async def test_what_comes_again_is_filtered_where_that_is_wanted(
+    tmp_path: Path, again: bool, bodies: list[bytes]
+) -> None:
+    retry = f"%RETRY%{GROUP}"
+    async with wired(tmp_path, dataclasses.replace(ONE_QUEUE, filter_support_retry=again)) as client:
+        await client.heartbeat(sql("price > 3"), Subscription(retry, "*", version=1))
+        await client.send(retry, b"cheap", price="1", RETRY_TOPIC="t")
+        await client.send(retry, b"dear", price="7", RETRY_TOPIC="t")
+        await client.send(retry, b"other", RETRY_TOPIC="elsewhere")
+        assert (await client.pull(retry, sub_version=1)).bodies == bodies
 
 
 async def test_a_broker_without_property_filters_says_so(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from cosmodrome.errors import RequestError
@@ -40,6 +41,11 @@ def registered(subscription: Subscription, group: str, version: int, filters: Gr
     check_sql(subscription.expression_type, filters is not None)
     assert filters is not None, "checked just now"
     return _unless_retry(subscription.topic, filters.filter(subscription.topic, group, version))
+
+
+def wanted_again(group: str, filters: GroupFilters) -> Wanted:
+    """Of the messages that come again, those that the filters for their first topics still want."""
+    return Wanted(None, partial(filters.want_again, group))
 
 
 def check_sql(expression_type: str | None, sql_allowed: bool) -> None:

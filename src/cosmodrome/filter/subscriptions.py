@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from cosmodrome.errors import FilterNotFound, FilterOutdated, FilterSyntaxError
 from cosmodrome.filter import sql92
-from cosmodrome.model import Subscription
+from cosmodrome.model import Property, Subscription
+from cosmodrome.wire.properties import find
 
 DEAD_KEPT_MS = 24 * 3600 * 1000
 
@@ -70,6 +71,11 @@ class GroupFilters:
         if registered.filter is None:
             raise FilterNotFound(f"group {group} has no SQL92 filter for {topic}: {registered.fault}")
         return registered.filter
+
+    def want_again(self, group: str, properties: str) -> bool:
+        """Whether a message that comes again passes the filter for the topic it was first sent to, if there is one."""
+        registered = self._by_group.get(group, {}).get(find(properties, Property.RETRY_TOPIC) or "")
+        return registered is None or registered.filter is None or registered.filter.matches_raw(properties)
 
     def clean(self, now_ms: int) -> None:
         """Forget the filters of those who left long ago."""

@@ -6,7 +6,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from cosmodrome.broker.clients import ConsumerGroup
-from cosmodrome.broker.wanted import Wanted, asked_for, registered
+from cosmodrome.broker.wanted import Wanted, asked_for, registered, wanted_again
 from cosmodrome.codes import ResponseCode
 from cosmodrome.errors import (
     InvalidParameter,
@@ -14,7 +14,7 @@ from cosmodrome.errors import (
     SubscriptionNotFound,
     SubscriptionOutdated,
 )
-from cosmodrome.model import MASTER_ID, GroupConfig, Perm, Subscription, TopicConfig
+from cosmodrome.model import MASTER_ID, RETRY_PREFIX, GroupConfig, Perm, Subscription, TopicConfig
 from cosmodrome.net.connection import Connection
 from cosmodrome.store.message import GetStatus, ReadResult
 from cosmodrome.wire.command import Command
@@ -79,6 +79,8 @@ def _wanted(broker: Broker, request: PullMessage, group: GroupConfig) -> Wanted:
         is_sql_allowed = broker.filters is not None
         return asked_for(request.topic, request.subscription, request.expression_type, sql_allowed=is_sql_allowed)
     subscription = _registered_subscription(broker, request, group)
+    if broker.config.filter_support_retry and broker.filters is not None and request.topic.startswith(RETRY_PREFIX):
+        return wanted_again(group.name, broker.filters)
     return registered(subscription, group.name, request.sub_version, broker.filters)
 
 
