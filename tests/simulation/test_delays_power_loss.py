@@ -9,18 +9,18 @@ import pytest
 
 from cosmodrome.broker.delay_offsets import DelayOffsets
 from cosmodrome.testing import FakeClock, FaultyDisk, Moment
+from tests.simulation.power_cuts import Promises, lost
 from tests.unit.broker.office import FEW_LEVELS, FEW_LEVELS_MS, Office
 from tests.unit.store.kit import bodies
 
 SEEDS = 10
 MAX_SEEDS = 40  # in which a mistake must show
 STEPS = 30
-MOMENTS = 6
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 async def test_no_delayed_message_is_lost_with_the_power(tmp_path: Path, seed: int) -> None:
-    assert await _lost(tmp_path, seed) == set()
+    assert await lost(tmp_path, seed, _live, _delivered_after) == set()
 
 
 async def test_saving_offsets_before_the_messages_are_on_disk_is_caught(
@@ -29,33 +29,17 @@ async def test_saving_offsets_before_the_messages_are_on_disk_is_caught(
     settle = DelayOffsets.settle
     monkeypatch.setattr(DelayOffsets, "settle", lambda self, _flushed, log_end: settle(self, log_end, log_end))
     for seed in range(MAX_SEEDS):
-        if await _lost(tmp_path / str(seed), seed):
+        if await lost(tmp_path / str(seed), seed, _live, _delivered_after):
             return
     pytest.fail("nothing was lost")
 
 
-async def _lost(folder: Path, seed: int) -> set[bytes]:
-    """Which messages a power cut at some of the moments of a life would cost, though they were on disk."""
-    random = Random(seed)
-    home = folder / "store"
-    home.mkdir(parents=True)
-    with FaultyDisk(home) as disk:
-        on_disk = await _live(home, disk, random)
-    lost: set[bytes] = set()
-    for number in random.sample(range(len(disk.moments)), MOMENTS):
-        found = folder / f"moment-{number}"
-        found.mkdir()
-        promised = next((sent for since, sent in reversed(on_disk) if since <= number), set())
-        lost |= promised - await _delivered_after(disk.moments[number], found, random)
-    return lost
-
-
-async def _live(home: Path, disk: FaultyDisk, random: Random) -> list[tuple[int, set[bytes]]]:
+async def _live(home: Path, disk: FaultyDisk, random: Random) -> Promises:
     """From which moment on which messages are on disk."""
     clock = FakeClock()
     post = Office(home, clock, FEW_LEVELS)
     sent: set[bytes] = set()
-    on_disk: list[tuple[int, set[bytes]]] = []
+    on_disk: Promises = []
     for action in random.choices(["send", "wait", "flush", "save"], weights=[4, 3, 1, 2], k=STEPS):
         if action == "send":
             body = b"%d" % len(sent)

@@ -18,6 +18,7 @@ from cosmodrome.store import MessageStore
 from cosmodrome.testing import FakeClock, FaultyDisk, Moment
 from cosmodrome.wire.bodies import Ack, CheckPoint
 from cosmodrome.wire.pop import pop_retry_topic
+from tests.simulation.power_cuts import Promises, lost
 from tests.unit.broker.office import STORE as STORE_CONFIG
 from tests.unit.store.kit import STORE as HOST
 from tests.unit.store.kit import bodies, kill, message
@@ -25,7 +26,6 @@ from tests.unit.store.kit import bodies, kill, message
 SEEDS = 10
 MAX_SEEDS = 40  # in which a mistake must show
 STEPS = 40
-MOMENTS = 6
 TOPIC, GROUP, QUEUE_ID = "orders", "billing", 0
 RETRY = pop_retry_topic(TOPIC, GROUP)
 CONFIG = BrokerConfig(broker_name="broker-a")
@@ -35,7 +35,7 @@ INVISIBLE_MS = 5_000
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 async def test_nothing_that_was_not_acked_is_lost_with_the_power(tmp_path: Path, seed: int) -> None:
-    assert await _lost(tmp_path, seed) == set()
+    assert await lost(tmp_path, seed, _live, _left_after) == set()
 
 
 async def test_saving_offsets_before_what_they_stand_for_is_caught(
@@ -43,7 +43,7 @@ async def test_saving_offsets_before_what_they_stand_for_is_caught(
 ) -> None:
     monkeypatch.setattr(ConsumerOffsets, "commit_ahead", lambda self, *place: self.commit(*place[:4]))
     for seed in range(MAX_SEEDS):
-        if await _lost(tmp_path / str(seed), seed):
+        if await lost(tmp_path / str(seed), seed, _live, _left_after):
             return
     pytest.fail("nothing was lost")
 
@@ -87,29 +87,13 @@ class Shop:
         await self.offsets.saved()
 
 
-async def _lost(folder: Path, seed: int) -> set[bytes]:
-    """Which messages a power cut at some of the moments of a life would cost."""
-    random = Random(seed)
-    home = folder / "store"
-    home.mkdir(parents=True)
-    with FaultyDisk(home) as disk:
-        promises = await _live(home, disk, random)
-    lost: set[bytes] = set()
-    for number in random.sample(range(len(disk.moments)), MOMENTS):
-        found = folder / f"moment-{number}"
-        found.mkdir()
-        promised = next((sent for since, sent in reversed(promises) if since <= number), set())
-        lost |= promised - await _left_after(disk.moments[number], found, random)
-    return lost
-
-
-async def _live(home: Path, disk: FaultyDisk, random: Random) -> list[tuple[int, set[bytes]]]:
+async def _live(home: Path, disk: FaultyDisk, random: Random) -> Promises:
     """From which moment on which messages must come."""
     clock = FakeClock()
     shop = Shop(home, clock)
     sent, acked, on_disk = set[bytes](), set[bytes](), set[bytes]()
     out: list[tuple[bytes, Ack, int]] = []
-    promises: list[tuple[int, set[bytes]]] = []
+    promises: Promises = []
     actions = ["send", "pop", "ack", "wait", "flush", "save"]
     for action in random.choices(actions, weights=[4, 4, 2, 2, 2, 4], k=STEPS):
         if action == "send":

@@ -9,8 +9,8 @@ import pytest
 
 from cosmodrome.config import FlushDiskType
 from cosmodrome.errors import StoreError
-from cosmodrome.store import commit_log, consume_queue, index_file, mapped_file
-from cosmodrome.store.consume_queue import ConsumeQueues
+from cosmodrome.store import commit_log, consume_queues, index_file, mapped_file
+from cosmodrome.store.consume_queues import ConsumeQueues
 from cosmodrome.store.index_file import Index
 from cosmodrome.store.lock import AbortMark
 from cosmodrome.store.mapped_file import MappedFile
@@ -35,7 +35,7 @@ def _sync_no_bytes(patch: pytest.MonkeyPatch) -> None:
 
 
 def _sync_no_names(patch: pytest.MonkeyPatch) -> None:
-    for module in (commit_log, consume_queue, index_file, mapped_file):
+    for module in (commit_log, consume_queues, index_file, mapped_file):
         patch.setattr(module, "sync_directory", lambda directory: None)
 
 

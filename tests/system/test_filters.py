@@ -16,7 +16,7 @@ from cosmodrome.config import BrokerConfig
 from cosmodrome.errors import FilterSyntaxError
 from cosmodrome.filter.subscriptions import GroupFilters
 from cosmodrome.model import ConsumeFrom, ReceivedMessage, Subscription
-from cosmodrome.store import message_store
+from cosmodrome.store import queue_reader
 from cosmodrome.testing import FakeClock
 from cosmodrome.wire.bodies import CheckClientConfig, ConsumerConnection
 from cosmodrome.wire.requests import ConsumerGroupHeader, PullFlag
@@ -166,7 +166,7 @@ async def test_one_pull_looks_at_so_many_messages_and_the_next_goes_on_there(tmp
 
 async def test_one_pull_filters_only_so_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With no time at all it still gets on, message by message."""
-    monkeypatch.setattr(message_store, "MATCHING_SECONDS", 0.0)
+    monkeypatch.setattr(queue_reader, "MATCHING_SECONDS", 0.0)
     async with wired(tmp_path, ONE_QUEUE) as client:
         for number in range(3):
             await client.send("t", b"%d" % number, price=str(number))

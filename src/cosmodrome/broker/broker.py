@@ -78,9 +78,46 @@ class Broker:
         self._net_config = net_config or NetConfig()
         self.store_config = store_config
         self._root = Path(store_config.store_path_root_dir)
-        folder = self._root / "config"
         self.store = MessageStore.open(self._root, store_config, self.clock, self._arrived, used)
         self.store.on_stall = self._stalled
+        self._caller = Caller(config=self._net_config)
+        self.registration = Registration(config, self._caller, self.clock, self._registration_body)
+        self._load_tables(self._root / "config")
+        self._make_services(self._root / "config")
+        self.statistics = Statistics(config.broker_cluster_name, self.clock.now_ms(), self.topics.is_system)
+        self.overload = Overload(config, store_config.os_page_cache_busy_time_out_mills)
+        self._server = Server(
+            self._handle,
+            config.bind_address,
+            config.listen_port,
+            config=self._net_config,
+            on_close=self._connection_lost,
+        )
+        # What a send adds to every message, made once.
+        self.stored_properties = props.encode(
+            {
+                Property.MSG_REGION: config.region_id,
+                Property.TRACE_ON: "true" if config.trace_on else "false",
+                Property.CLUSTER: config.broker_cluster_name,
+            }
+        )
+
+    def _load_tables(self, folder: Path) -> None:
+        """What processors look things up in; some of it outlives the broker, in `folder`."""
+        config = self.config
+        self.topics = Topics(config, folder / "topics.json", self.clock, self.registration.topics_changed)
+        self.groups = Groups(config, folder / "subscriptionGroup.json", self.clock)
+        self.offsets = ConsumerOffsets(folder / "consumerOffset.json", self.clock)
+        self.request_modes = RequestModes(config, folder / "messageRequestMode.json", self.clock)
+        self.topic_queues = TopicQueues(config, self._caller, self.topics, self.clock)
+        self.filters = GroupFilters() if config.enable_property_filter else None
+        self.clients = Clients(config.channel_expired_timeout)
+        self.locks = QueueLocks()
+        self.long_polls: LongPolls[Waiter] = LongPolls(config.max_pull_hold)
+
+    def _make_services(self, folder: Path) -> None:
+        """What delivers messages later, or again."""
+        config, store_config = self.config, self.store_config
         self.delays = Delays(
             self.store,
             store_config.delays_ms,
@@ -90,12 +127,6 @@ class Broker:
             save_every_ms=store_config.flush_delay_offset_interval,
         )
         self.timers = Timers(self.store, store_config, self._root, self.clock, self._put_delivered)
-        self._caller = Caller(config=self._net_config)
-        self.registration = Registration(config, self._caller, self.clock, self._registration_body)
-        self.topics = Topics(config, folder / "topics.json", self.clock, self.registration.topics_changed)
-        self.groups = Groups(config, folder / "subscriptionGroup.json", self.clock)
-        self.offsets = ConsumerOffsets(folder / "consumerOffset.json", self.clock)
-        self.clients = Clients(config.channel_expired_timeout)
         self.transactions = Transactions(
             self.store,
             self.offsets,
@@ -117,28 +148,6 @@ class Broker:
             config,
             put=self._put_delivered,
             delivered_ms=lambda: self.timers.delivered_ms,
-        )
-        self.request_modes = RequestModes(config, folder / "messageRequestMode.json", self.clock)
-        self.topic_queues = TopicQueues(config, self._caller, self.topics, self.clock)
-        self.filters = GroupFilters() if config.enable_property_filter else None
-        self.statistics = Statistics(config.broker_cluster_name, self.clock.now_ms(), self.topics.is_system)
-        self.overload = Overload(config, store_config.os_page_cache_busy_time_out_mills)
-        self.locks = QueueLocks()
-        self.long_polls: LongPolls[Waiter] = LongPolls(config.max_pull_hold)
-        self._server = Server(
-            self._handle,
-            config.bind_address,
-            config.listen_port,
-            config=self._net_config,
-            on_close=self._connection_lost,
-        )
-        # What a send adds to every message, made once.
-        self.stored_properties = props.encode(
-            {
-                Property.MSG_REGION: config.region_id,
-                Property.TRACE_ON: "true" if config.trace_on else "false",
-                Property.CLUSTER: config.broker_cluster_name,
-            }
         )
 
     # --- life

@@ -229,7 +229,7 @@ def _verification_lines(found: Verification) -> Iterator[str]:
         f"{found.folder}: {verdict}; walked {counted(found.records, 'record')} "
         f"({counted(found.log_end - found.log_start, 'byte')}), {counted(found.queues, 'queue')} of "
         f"{counted(found.topics, 'topic')}, {counted(found.index_files, 'index file')} with "
-        f"{found.index_entries:,} entries"
+        f"{found.index_entries:,} {'entry' if found.index_entries == 1 else 'entries'}"
     )
 
 

@@ -8,7 +8,8 @@ from itertools import count
 
 from cosmodrome.config import DEFAULT_DELAY_LEVELS, parse_delays
 from cosmodrome.model import SCHEDULE_TOPIC, Property
-from cosmodrome.store.consume_queue import ConsumeQueue, ConsumeQueues, is_topic
+from cosmodrome.store.consume_queue import ConsumeQueue
+from cosmodrome.store.consume_queues import ConsumeQueues, is_topic
 from cosmodrome.store.index_file import Index, Key
 from cosmodrome.wire.java import java_hash
 from cosmodrome.wire.properties import find

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, cast
 
-from cosmodrome.store.consume_queue import ConsumeQueue, ConsumeQueues, Entry
+from cosmodrome.store.consume_queue import ConsumeQueue, Entry
+from cosmodrome.store.consume_queues import ConsumeQueues
 from cosmodrome.store.dispatcher import Dispatcher
 from cosmodrome.store.index_file import Index, Key
 from cosmodrome.wire.record import RecordHead

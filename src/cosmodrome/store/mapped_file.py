@@ -101,7 +101,7 @@ class MappedFile:
     def zero_tail(self) -> int:
         """Make every byte from `position` to the end of the file zero; returns how many were not."""
         changed = 0
-        for begin, end in self._data_ranges(self.position):
+        for begin, end in data_ranges(self._fd, self.position):
             for at in range(begin, end, len(_ZEROS)):
                 count = min(end - at, len(_ZEROS))
                 stale = self.view[at : at + count]
@@ -113,24 +113,12 @@ class MappedFile:
     def write_again(self) -> None:
         """Write every byte that is there over itself: after a failed sync the system takes pages for clean that the
         disk never got."""
-        for begin, end in self._data_ranges(0):
+        for begin, end in data_ranges(self._fd, 0):
             for at in range(begin, end, len(_ZEROS)):
                 os.pwrite(self._fd, bytes(self.view[at : min(at + len(_ZEROS), end)]), at)
 
     def written_end(self) -> int:
         return written_end(self._fd)
-
-    def _data_ranges(self, position: int) -> list[tuple[int, int]]:
-        """The ranges behind `position` that are not holes."""
-        ranges = []
-        while position < self.size:
-            try:
-                begin = os.lseek(self._fd, position, os.SEEK_DATA)
-            except OSError:  # ENXIO: only a hole is left
-                break
-            position = os.lseek(self._fd, begin, os.SEEK_HOLE)
-            ranges.append((begin, position))
-        return ranges
 
     def sync(self) -> None:
         """Return once all bytes, and the file's name, are on disk. Unlike mmap.flush, fdatasync lets go of the GIL."""
@@ -154,6 +142,21 @@ class MappedFile:
         """Take the file away; what readers still hold of it stays readable, and takes its room until they let go."""
         self.close()
         self.path.unlink(missing_ok=True)
+
+
+def data_ranges(fd: int, begin: int) -> list[tuple[int, int]]:
+    """The ranges of a file behind `begin` that are not holes."""
+    ranges = []
+    size = os.fstat(fd).st_size
+    while begin < size:
+        try:
+            begin = os.lseek(fd, begin, os.SEEK_DATA)
+        except OSError:  # ENXIO: only a hole is left
+            break
+        end = os.lseek(fd, begin, os.SEEK_HOLE)
+        ranges.append((begin, end))
+        begin = end
+    return ranges
 
 
 def written_end(fd: int) -> int:

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import logging
-import os
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from time import monotonic
 from typing import Self
 
 from cosmodrome import state_file
 from cosmodrome.clock import Clock
-from cosmodrome.config import MIB, StoreConfig
+from cosmodrome.config import StoreConfig
 from cosmodrome.errors import MessageIllegal, ProtocolError, ServiceNotAvailable
 from cosmodrome.model import Property
 from cosmodrome.store.checkpoint import Checkpoint
 from cosmodrome.store.cleaner import Cleaner, DiskUsed, disk_used
 from cosmodrome.store.commit_log import CommitLog
-from cosmodrome.store.consume_queue import ENTRY_SIZE, FILLER_SIZE, ConsumeQueue, ConsumeQueues, Entry, sync_queue_files
+from cosmodrome.store.consume_queue import ConsumeQueue, Entry
+from cosmodrome.store.consume_queues import ConsumeQueues, sync_queue_files
 from cosmodrome.store.deleted_topics import DELETED_TOPICS, DeletedTopics
-from cosmodrome.store.dispatcher import LOWEST_TAG_HASH, Arrival, Dispatcher
+from cosmodrome.store.dispatcher import Arrival, Dispatcher
 from cosmodrome.store.flusher import Flusher, sync_files
 from cosmodrome.store.gate import NO_ROOM, Gate
 from cosmodrome.store.index_file import Index, sync_index_files
@@ -29,23 +28,17 @@ from cosmodrome.store.message import (
     Appended,
     AppendedBatch,
     Durability,
-    GetStatus,
-    ReadResult,
     StoreMessage,
 )
 from cosmodrome.store.open_files import OpenFiles, open_files_limit
 from cosmodrome.store.preallocation import Preallocator
+from cosmodrome.store.queue_reader import QueueReader
 from cosmodrome.store.recovery import Recovery, safe_offsets
 from cosmodrome.wire.batch import BatchItem
 from cosmodrome.wire.properties import find
-from cosmodrome.wire.record import RecordHead, SysFlag, encode_record, encode_records, properties_of
+from cosmodrome.wire.record import RecordHead, SysFlag, encode_record, encode_records
 
 log = logging.getLogger(__name__)
-
-MAX_PULL_BYTES = 128 * MIB
-_MIN_PULL_BYTES = 100
-# How long one read may ask `matches`: the event loop stands still meanwhile.
-MATCHING_SECONDS = 0.01
 
 
 class MessageStore:
@@ -70,7 +63,8 @@ class MessageStore:
         self._checkpoint = Checkpoint(root / "checkpoint")
         self._deleted = DeletedTopics(root / "config" / DELETED_TOPICS)
         self._dispatcher = Dispatcher(self._queues, self._index, config.delays_ms)
-        self._memory_bytes = _physical_memory() * config.access_message_in_memory_max_ratio // 100
+        self._reader = QueueReader(self._log, self._queues, config)
+        self.read = self._reader.read
         self._gate = Gate()
         self._busy_ms = config.os_page_cache_busy_time_out_mills
         self.on_stall: Callable[[], None] | None = None
@@ -359,120 +353,6 @@ class MessageStore:
 
     # Reading
 
-    def read(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        max_count: int,
-        max_bytes: int = MAX_PULL_BYTES,
-        codes: frozenset[int] | None = None,
-        matches: Callable[[str], bool] | None = None,
-    ) -> ReadResult:
-        """Messages of one queue from `offset` on, only those whose tag hash is among `codes` if there are any.
-
-        At least one is returned if there is one, however large. Bodies are neither copied nor looked at. `matches` is
-        asked about the properties of each message, for so many and so long that others need not wait for it; then it
-        is NO_MATCHED_MESSAGE, and the next offset says where to go on.
-        """
-        queue = self._queues.find(topic, queue_id)
-        if queue is None:
-            return ReadResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
-        low, high = queue.min_offset, queue.max_offset
-        if high == 0:
-            return ReadResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
-        if offset < low:
-            return ReadResult(GetStatus.OFFSET_TOO_SMALL, low, low, high)
-        if offset >= high:
-            status = GetStatus.OFFSET_OVERFLOW_ONE if offset == high else GetStatus.OFFSET_OVERFLOW_BADLY
-            return ReadResult(status, high, low, high)
-        if not codes and matches is None and (found := self._read_all(queue, offset, max_count, max_bytes)):
-            return found
-        entries_limit = self._config.max_filter_message_size // ENTRY_SIZE
-        entries = queue.entries(offset, entries_limit if matches is not None else max(entries_limit, max_count))
-        if entries is None:
-            return ReadResult(GetStatus.OFFSET_FOUND_NULL, queue.next_file_offset(offset), low, high)
-        return self._read_entries(entries, offset, low, high, max_count, max_bytes, codes, matches)
-
-    def _read_all(self, queue: ConsumeQueue, offset: int, max_count: int, max_bytes: int) -> ReadResult | None:
-        """The quick way when the next messages are all there, in memory and in one file of the log; else None."""
-        count, byte_limit = self._limits(0, max_count, max_bytes)
-        count = min(count, queue.max_offset - offset)
-        places = queue.places(offset, count) if count > 0 else None
-        if places is None:
-            return None
-        offsets, sizes = places
-        begin, end, size = offsets[0], offsets[-1] + sizes[-1], sum(sizes)
-        file = self._log.file_at(begin)
-        if file is None or end > file.end or size > byte_limit or self._log.end - begin > self._memory_bytes:
-            return None
-        view, start = file.view, file.start
-        if begin + size == end:  # side by side, for offsets only rise and records do not overlap
-            views: tuple[memoryview, ...] = (view[begin - start : end - start],)
-        else:
-            views = tuple([view[at - start : at - start + length] for at, length in zip(offsets, sizes, strict=True)])
-        return ReadResult(_FOUND, offset + count, queue.min_offset, queue.max_offset, count, size, views)
-
-    def _read_entries(
-        self,
-        entries: Iterator[Entry],
-        offset: int,
-        low: int,
-        high: int,
-        max_count: int,
-        max_bytes: int,
-        codes: frozenset[int] | None,
-        matches: Callable[[str], bool] | None,
-    ) -> ReadResult:
-        commit_log = self._log
-        log_start, log_end = commit_log.start, commit_log.end
-        views: list[memoryview] = []
-        count = size = skip_below = physical_offset = count_limit = byte_limit = 0
-        run_begin = run_end = -1  # records that lie side by side and go out as one slice
-        begin, deadline = offset, monotonic() + MATCHING_SECONDS
-        for physical_offset, entry_size, code in entries:
-            if count and (count >= count_limit or size + entry_size > byte_limit):
-                break
-            if matches is not None and monotonic() > deadline and offset > begin:
-                break
-            offset += 1
-            if physical_offset < skip_below or (codes and code not in codes and code >= LOWEST_TAG_HASH):
-                continue
-            if physical_offset < log_start or physical_offset + entry_size > log_end:
-                if entry_size != FILLER_SIZE:  # a filler says nothing about the entries behind it
-                    skip_below = commit_log.next_file_start(physical_offset)
-                continue
-            if matches is not None and not _is_match(commit_log, physical_offset, entry_size, matches):
-                continue
-            if physical_offset != run_end:
-                if count:
-                    views.append(commit_log.slice(run_begin, run_end))
-                else:
-                    count_limit, byte_limit = self._limits(log_end - physical_offset, max_count, max_bytes)
-                run_begin = run_end = physical_offset
-            run_end += entry_size
-            size += entry_size
-            count += 1
-        if count:
-            views.append(commit_log.slice(run_begin, run_end))
-        slow = log_end - physical_offset > self._memory_bytes
-        status = _FOUND if count else GetStatus.MESSAGE_WAS_REMOVING if skip_below else GetStatus.NO_MATCHED_MESSAGE
-        return ReadResult(status, offset, low, high, count, size, tuple(views), slow)
-
-    def _limits(self, distance: int, max_count: int, max_bytes: int) -> tuple[int, int]:
-        """How many messages and bytes one read may bring that begins so far from the end of the log."""
-        config = self._config
-        max_bytes = max(max_bytes, _MIN_PULL_BYTES)
-        if distance > self._memory_bytes:
-            return (
-                min(max_count, config.max_transfer_count_on_message_in_disk),
-                min(max_bytes, config.max_transfer_bytes_on_message_in_disk),
-            )
-        return (
-            min(max_count, config.max_transfer_count_on_message_in_memory),
-            min(max_bytes, config.max_transfer_bytes_on_message_in_memory),
-        )
-
     def entry(self, topic: str, queue_id: int, queue_offset: int) -> Entry | None:
         """Where the message at a queue offset lies, its size and its tags code; None when there is none."""
         queue = self._queues.find(topic, queue_id)
@@ -551,7 +431,7 @@ class MessageStore:
         queue = self._queues.find(topic, queue_id)
         if queue is None or queue.min_offset > 0 or queue.max_offset == 0:
             return False
-        return self._log.end - queue.entry(0)[0] <= self._memory_bytes
+        return self._reader.is_in_memory(queue.entry(0)[0])
 
     def topics(self) -> list[str]:
         """Every topic that has had a message."""
@@ -623,19 +503,9 @@ class MessageStore:
         self._checkpoint.save()
 
 
-_FOUND = GetStatus.FOUND
 _new_tuple = tuple.__new__  # half the time of calling the NamedTuple
 _TRANSACTION = SysFlag.TRANSACTION_MASK
 _QUEUED = (0, SysFlag.COMMIT)
-
-
-def _is_match(commit_log: CommitLog, offset: int, size: int, matches: Callable[[str], bool]) -> bool:
-    """A damaged record is not hidden from those who filter."""
-    try:
-        properties = properties_of(commit_log.slice(offset, offset + size))
-    except ProtocolError:
-        return True
-    return matches(properties)
 
 
 def _looks_torn(properties: str) -> bool:
@@ -651,7 +521,3 @@ def _has_key(head: RecordHead, key: str) -> bool:
 
 def _open_index(directory: Path, config: StoreConfig, clock: Clock, after_crash: bool) -> Index:
     return Index(directory, config.max_hash_slot_num, config.max_index_num, clock, after_crash=after_crash)
-
-
-def _physical_memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

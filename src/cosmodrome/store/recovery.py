@@ -7,7 +7,7 @@ from typing import NamedTuple
 from cosmodrome.errors import ProtocolError
 from cosmodrome.store.checkpoint import Checkpoint, Safe
 from cosmodrome.store.commit_log import BLANK_SIZE, CommitLog
-from cosmodrome.store.consume_queue import ConsumeQueues, sync_queue_files
+from cosmodrome.store.consume_queues import ConsumeQueues, sync_queue_files
 from cosmodrome.store.dispatcher import Dispatcher
 from cosmodrome.store.index_file import Index
 from cosmodrome.store.lock import Exit

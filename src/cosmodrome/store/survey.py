@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cosmodrome.errors import ProtocolError, StoreError
+from cosmodrome.store import mapped_file
 from cosmodrome.store.checkpoint import Checkpoint
-from cosmodrome.store.consume_queue import ENTRY, ENTRY_SIZE, FILLER_SIZE, Entry, is_topic
+from cosmodrome.store.consume_queue import ENTRY, ENTRY_SIZE, FILLER_SIZE, Entry
+from cosmodrome.store.consume_queues import is_topic
 from cosmodrome.store.index_file import HEADER as INDEX_HEADER
 from cosmodrome.store.mapped_file import NAME_DIGITS
 from cosmodrome.wire.record import RecordHead, head_at
@@ -65,21 +67,11 @@ def _map_file(path: Path) -> memoryview:
 
 def data_ranges(path: Path, begin: int) -> list[tuple[int, int]]:
     """The ranges of a file behind `begin` that are not holes."""
-    ranges = []
     fd = os.open(path, os.O_RDONLY)
     try:
-        size = os.fstat(fd).st_size
-        while begin < size:
-            try:
-                begin = os.lseek(fd, begin, os.SEEK_DATA)
-            except OSError:  # ENXIO: only a hole is left
-                break
-            end = os.lseek(fd, begin, os.SEEK_HOLE)
-            ranges.append((begin, end))
-            begin = end
+        return mapped_file.data_ranges(fd, begin)
     finally:
         os.close(fd)
-    return ranges
 
 
 def data_end(path: Path, view: memoryview, begin: int) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from cosmodrome.store.mapped_file import sync_directory
+from cosmodrome.store.mapped_file import data_ranges, sync_directory
 
 DAY_SECONDS = 86_400
 WHEEL_DAYS = 7
@@ -106,21 +106,14 @@ class TimerWheel:
 
     def slots(self) -> Iterator[tuple[int, Slot]]:
         """Every filled slot with its time, in no order of time; only the parts of the file that hold data are read."""
-        for begin, end in self._data_ranges():
-            entries = _SLOT.iter_unpack(memoryview(self._map or b"")[begin:end])
+        if self._map is None:
+            return
+        for low, high in data_ranges(self._fd, 0):
+            begin, end = low - low % SLOT_SIZE, high - high % SLOT_SIZE
+            entries = _SLOT.iter_unpack(memoryview(self._map)[begin:end])
             for index, (second, first, last, count, _) in enumerate(entries, begin // SLOT_SIZE):
                 if second and second % SLOTS == index:
                     yield second * 1_000, Slot(first, last, count)
-
-    def _data_ranges(self) -> Iterator[tuple[int, int]]:
-        position = 0
-        while self._map is not None and position < FILE_SIZE:
-            try:
-                begin = os.lseek(self._fd, position, os.SEEK_DATA)
-            except OSError:  # only a hole is left
-                return
-            position = min(os.lseek(self._fd, begin, os.SEEK_HOLE), FILE_SIZE)
-            yield begin - begin % SLOT_SIZE, position - position % SLOT_SIZE
 
     def sync(self) -> None:
         """Return once every slot put before is on disk. A thread may do this while others are put."""

@@ -9,7 +9,7 @@ import pytest
 from cosmodrome.config import KIB, StoreConfig
 from cosmodrome.errors import InvalidParameter, MessageIllegal, ServiceNotAvailable, StoreError
 from cosmodrome.store import GetStatus, MessageStore
-from cosmodrome.store.message_store import MAX_PULL_BYTES
+from cosmodrome.store.queue_reader import MAX_PULL_BYTES
 from cosmodrome.testing.clock import FakeClock
 from cosmodrome.wire.batch import BatchItem
 from cosmodrome.wire.java import java_hash

@@ -17,6 +17,7 @@ from cosmodrome.errors import (
 from cosmodrome.model import MASTER_ID, RETRY_PREFIX, GroupConfig, Perm, Subscription, TopicConfig
 from cosmodrome.net.connection import Connection
 from cosmodrome.store.message import GetStatus, ReadResult
+from cosmodrome.store.queue_reader import MAX_PULL_BYTES
 from cosmodrome.wire.command import Command
 from cosmodrome.wire.requests import PullFlag, PullMessage, PullReply
 
@@ -36,7 +37,6 @@ _CODES = {
 }
 _EMPTY_QUEUE = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE)
 _NOT_FOUND = ResponseCode.PULL_NOT_FOUND
-_MAX_PULL_BYTES = 128 * 1024 * 1024
 
 MAX_HOLD_MS = 60_000  # clients ask for 15 or 20 s; a dead one must not keep its place for longer than this
 
@@ -124,7 +124,7 @@ async def _read_arriving(broker: Broker, request: PullMessage, wanted: Wanted) -
 
 
 def _read(broker: Broker, request: PullMessage, offset: int, wanted: Wanted) -> ReadResult:
-    max_bytes = request.max_msg_bytes or _MAX_PULL_BYTES
+    max_bytes = request.max_msg_bytes or MAX_PULL_BYTES
     topic, queue_id, max_count = request.topic, request.queue_id, request.max_msg_nums
     began = monotonic()
     result = broker.store.read(topic, queue_id, offset, max_count, max_bytes, wanted.codes, wanted.matches)

@@ -140,8 +140,6 @@ def queue_id_for(request: SendMessage, topic: TopicConfig) -> int:
 
 def _checked(properties: str) -> str:
     """The properties as they may be stored: a stale pop receipt does not travel on."""
-    if _is_plain(properties):
-        return properties
     if Property.POP_CK in properties:
         kept = props.decode(properties)
         kept.pop(Property.POP_CK, None)

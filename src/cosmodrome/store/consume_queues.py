@@ -1,0 +1,254 @@
+"""All queues of a store."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import TypeVar
+
+from cosmodrome.errors import InvalidParameter
+from cosmodrome.model import check_topic
+from cosmodrome.store.commit_log import CommitLog
+from cosmodrome.store.consume_queue import ENTRY, ENTRY_SIZE, FILLER_SIZE, ConsumeQueue, Holds
+from cosmodrome.store.mapped_file import (
+    MappedFile,
+    list_files,
+    log_file_names,
+    remove_unsure_files,
+    sync_directory,
+    sync_path,
+    written_end,
+)
+from cosmodrome.store.open_files import OpenFiles
+
+_MANY_FILES = 64
+_THREADS = 16  # that wait for the disk at once, when many files are to be read or synced
+
+T = TypeVar("T")
+QueueKey = tuple[str, int]  # topic, queue id
+
+
+class ConsumeQueues:
+    """Every queue of a store. A queue is looked at when it is first asked for, and its files are opened on demand."""
+
+    def __init__(
+        self, root: Path, file_size: int, open_files: OpenFiles, log: CommitLog, *, after_crash: bool = False
+    ) -> None:
+        self._root = root
+        self._file_size = -(-file_size // ENTRY_SIZE) * ENTRY_SIZE
+        self._open_files = open_files
+        self._log = log
+        self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self._dirty: list[MappedFile] = []
+        self._log_start = log.start
+        self._names = _queue_names(root)
+        if after_crash:
+            for path in [self._path(topic, queue_id) for topic, ids in self._names.items() for queue_id in ids]:
+                remove_unsure_files(path, self._file_size)
+        self._check_file_size()
+
+    def _check_file_size(self) -> None:
+        """A changed size shows in any file: one look now saves a surprise later."""
+        for topic, ids in self._names.items():
+            list_files(self._path(topic, min(ids)), self._file_size)
+            break
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._names
+
+    def topics(self) -> list[str]:
+        return sorted(self._names)
+
+    def ids(self, topic: str) -> list[int]:
+        return sorted(self._names.get(topic, ()))
+
+    def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue, unless nothing was ever put into it."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None and queue_id in self._names.get(topic, ()):
+            queue = self._open(topic, queue_id)
+            queue.load(self._log.start, self._holds(topic, queue_id))
+        elif queue is not None and queue.log_start < self._log_start:
+            queue.correct_min(self._log_start)
+        return queue
+
+    def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue, made if it is not there. Its folder comes with the first message."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            queue = self.find(topic, queue_id) or self._open(topic, queue_id)
+        return queue
+
+    def _open(self, topic: str, queue_id: int) -> ConsumeQueue:
+        path = self._path(topic, queue_id)
+        queue = ConsumeQueue(path, topic, queue_id, self._file_size, self._open_files, self._dirty)
+        self._queues[topic, queue_id] = queue
+        self._names.setdefault(topic, set()).add(queue_id)
+        return queue
+
+    def _path(self, topic: str, queue_id: int) -> Path:
+        if queue_id < 0:
+            raise InvalidParameter(f"{topic} has no queue {queue_id}")
+        return self._root / f"{check_topic(topic)}/{queue_id}"
+
+    def _holds(self, topic: str, queue_id: int) -> Holds:
+        def holds(physical_offset: int, size: int, queue_offset: int) -> bool:
+            head = self._log.head_at(physical_offset)
+            if head is None or head.size != size:
+                return False
+            return (head.topic, head.queue_id, head.queue_offset) == (topic, queue_id, queue_offset)
+
+        return holds
+
+    def cut_back(self, physical_offset: int) -> None:
+        """Drop, in every queue on disk, what is damaged or points at or behind `physical_offset`."""
+        for topic, queue_id in self._keys():
+            queue = self._queues.get((topic, queue_id)) or self._open(topic, queue_id)
+            queue.cut_back(physical_offset)
+            queue.correct_min(self._log.start)
+
+    def claimed_ends(self) -> dict[QueueKey, int | None]:
+        """Where the last record ends that is in each queue, if what the queues say can be believed; None: unknown."""
+        keys = self._keys()
+        return dict(zip(keys, in_threads(_claimed_end, [str(self._path(*key)) for key in keys]), strict=True))
+
+    def _keys(self) -> list[QueueKey]:
+        return [(topic, queue_id) for topic in self.topics() for queue_id in self.ids(topic)]
+
+    def distrust(self, physical_offset: int) -> None:
+        """Have everything synced that speaks of records at or behind `physical_offset`, whoever wrote it."""
+        for queue in self._queues.values():
+            queue.distrust(physical_offset)
+
+    def settle(self) -> None:
+        """What was entered by a scan is all there is: the next messages come behind it."""
+        for queue in self._queues.values():
+            queue.next_offset = queue.max_offset
+            if queue.fillers or queue.log_start != self._log.start:
+                queue.correct_min(self._log.start)
+
+    @property
+    def fillers(self) -> int:
+        return sum(queue.fillers for queue in self._queues.values())
+
+    def log_moved(self) -> None:
+        """The log begins later than it did; each queue finds its own beginning again when it is next asked for."""
+        self._log_start = self._log.start
+
+    def take_expired(self, topic: str, queue_id: int, log_start: int) -> list[MappedFile]:
+        """The files of one queue whose messages are all gone; whoever takes them deletes them, in this order."""
+        if (topic, queue_id) not in self._queues and not self._has_several_files(topic, queue_id):
+            return []
+        queue = self.find(topic, queue_id)
+        return queue.take_expired(log_start) if queue is not None else []
+
+    def _has_several_files(self, topic: str, queue_id: int) -> bool:
+        return len(log_file_names(self._path(topic, queue_id))) > 1
+
+    def delete_topic(self, topic: str) -> None:
+        """Forget the topic's queues and remove their files; its messages stay in the log until it is cleaned."""
+        for queue_id in self.ids(topic):
+            queue = self._queues.pop((topic, queue_id), None)
+            if queue is not None:
+                queue.close()
+        if self._names.pop(topic, None):
+            shutil.rmtree(self._root / check_topic(topic), ignore_errors=True)
+
+    def delete_older(self, topic: str, physical_offset: int) -> None:
+        """Remove those queues of the topic that hold nothing at or behind `physical_offset`."""
+        for queue_id in self.ids(topic):
+            queue = self.queue(topic, queue_id)
+            if queue.last_physical_end <= physical_offset:
+                queue.close()
+                del self._queues[topic, queue_id]
+                self._names[topic].remove(queue_id)
+                shutil.rmtree(self._path(topic, queue_id), ignore_errors=True)
+        if not self._names.get(topic, True):
+            del self._names[topic]
+
+    def take_dirty(self) -> list[MappedFile]:
+        """The files written since the last time; whoever takes them syncs them."""
+        taken, self._dirty[:] = self._dirty[:], []
+        for file in taken:
+            file.dirty = False
+        return taken
+
+    def close(self) -> None:
+        self._open_files.close()
+
+
+def _claimed_end(directory: str) -> int | None:
+    """Where the last record of a queue ends. Nothing is mapped, for this is done with all queues of a store."""
+    for name in reversed(log_file_names(directory)):
+        fd = os.open(f"{directory}/{name}", os.O_RDONLY)
+        try:
+            written = range(0, written_end(fd) - ENTRY_SIZE + 1, ENTRY_SIZE)
+            used = bisect_left(written, True, key=partial(_is_unused, fd))
+            if used:
+                physical_offset, size, _ = ENTRY.unpack(os.pread(fd, ENTRY_SIZE, written[used - 1]))
+                return None if size == FILLER_SIZE else physical_offset + size
+        finally:
+            os.close(fd)
+    return None
+
+
+def _is_unused(fd: int, position: int) -> bool:
+    size: int = ENTRY.unpack(os.pread(fd, ENTRY_SIZE, position))[1]
+    return size <= 0
+
+
+def in_threads(work: Callable[[str], T], paths: Sequence[str]) -> list[T]:
+    """The results of `work`, which mostly waits for the disk; with many paths, of several at a time."""
+    if len(paths) <= _MANY_FILES:
+        return [work(path) for path in paths]
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="store-queues") as threads:
+        chunks = [paths[at : at + _MANY_FILES] for at in range(0, len(paths), _MANY_FILES)]
+        return list(chain.from_iterable(threads.map(lambda chunk: [work(path) for path in chunk], chunks)))
+
+
+def sync_queue_files(files: list[MappedFile]) -> None:
+    """Return once the files are on disk, and the folders of new ones too. OSError if any could not be written."""
+    if len(files) > _MANY_FILES:
+        os.sync()  # one pass instead of a journal commit for each; what went wrong still shows below
+    in_threads(sync_path, [str(file.path) for file in files])
+    new = [file for file in files if file.is_new]
+    folders = {os.path.dirname(file.path) for file in new}  # the queue's, the topic's, and the one of all topics
+    for _ in range(2):
+        folders |= {os.path.dirname(folder) for folder in folders}
+    in_threads(_sync_folder, sorted(folders))
+    for file in new:
+        file.is_new = False
+
+
+def _sync_folder(folder: str) -> None:
+    with suppress(FileNotFoundError):  # its topic was deleted meanwhile
+        sync_directory(folder)
+
+
+def _queue_names(root: Path) -> dict[str, set[int]]:
+    """Topic → queue ids, as the folders say. What cannot be a topic or a queue is left alone."""
+    names: dict[str, set[int]] = {}
+    if not root.is_dir():
+        return names
+    for entry in os.scandir(root):
+        if entry.is_dir() and is_topic(entry.name):
+            ids = {int(queue.name) for queue in os.scandir(entry) if queue.name.isascii() and queue.name.isdigit()}
+            if ids:
+                names[entry.name] = ids
+    return names
+
+
+def is_topic(name: str) -> bool:
+    try:
+        check_topic(name)
+    except InvalidParameter:
+        return False
+    return True

@@ -1,0 +1,163 @@
+"""Serving the messages of a queue."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from time import monotonic
+
+from cosmodrome.config import MIB, StoreConfig
+from cosmodrome.errors import ProtocolError
+from cosmodrome.store.commit_log import CommitLog
+from cosmodrome.store.consume_queue import ENTRY_SIZE, FILLER_SIZE, ConsumeQueue, Entry
+from cosmodrome.store.consume_queues import ConsumeQueues
+from cosmodrome.store.dispatcher import LOWEST_TAG_HASH
+from cosmodrome.store.message import GetStatus, ReadResult
+from cosmodrome.wire.record import properties_of
+
+MAX_PULL_BYTES = 128 * MIB
+_MIN_PULL_BYTES = 100
+# How long one read may ask `matches`: the event loop stands still meanwhile.
+MATCHING_SECONDS = 0.01
+_FOUND = GetStatus.FOUND
+
+
+class QueueReader:
+    """What `MessageStore.read` does: from entries of a queue to slices of the log."""
+
+    def __init__(self, log: CommitLog, queues: ConsumeQueues, config: StoreConfig) -> None:
+        self._log = log
+        self._queues = queues
+        self._config = config
+        self._memory_bytes = _physical_memory() * config.access_message_in_memory_max_ratio // 100
+
+    def is_in_memory(self, physical_offset: int) -> bool:
+        """Not so far back in the log that reading it would keep the disk busy."""
+        return self._log.end - physical_offset <= self._memory_bytes
+
+    def read(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        max_bytes: int = MAX_PULL_BYTES,
+        codes: frozenset[int] | None = None,
+        matches: Callable[[str], bool] | None = None,
+    ) -> ReadResult:
+        """Messages of one queue from `offset` on, only those whose tag hash is among `codes` if there are any.
+
+        At least one is returned if there is one, however large. Bodies are neither copied nor looked at. `matches` is
+        asked about the properties of each message, for so many and so long that others need not wait for it; then it
+        is NO_MATCHED_MESSAGE, and the next offset says where to go on.
+        """
+        queue = self._queues.find(topic, queue_id)
+        if queue is None:
+            return ReadResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+        low, high = queue.min_offset, queue.max_offset
+        if high == 0:
+            return ReadResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
+        if offset < low:
+            return ReadResult(GetStatus.OFFSET_TOO_SMALL, low, low, high)
+        if offset >= high:
+            status = GetStatus.OFFSET_OVERFLOW_ONE if offset == high else GetStatus.OFFSET_OVERFLOW_BADLY
+            return ReadResult(status, high, low, high)
+        if not codes and matches is None and (found := self._read_all(queue, offset, max_count, max_bytes)):
+            return found
+        entries_limit = self._config.max_filter_message_size // ENTRY_SIZE
+        entries = queue.entries(offset, entries_limit if matches is not None else max(entries_limit, max_count))
+        if entries is None:
+            return ReadResult(GetStatus.OFFSET_FOUND_NULL, queue.next_file_offset(offset), low, high)
+        return self._read_entries(entries, offset, low, high, max_count, max_bytes, codes, matches)
+
+    def _read_all(self, queue: ConsumeQueue, offset: int, max_count: int, max_bytes: int) -> ReadResult | None:
+        """The quick way when the next messages are all there, in memory and in one file of the log; else None."""
+        count, byte_limit = self._limits(0, max_count, max_bytes)
+        count = min(count, queue.max_offset - offset)
+        places = queue.places(offset, count) if count > 0 else None
+        if places is None:
+            return None
+        offsets, sizes = places
+        begin, end, size = offsets[0], offsets[-1] + sizes[-1], sum(sizes)
+        file = self._log.file_at(begin)
+        if file is None or end > file.end or size > byte_limit or self._log.end - begin > self._memory_bytes:
+            return None
+        view, start = file.view, file.start
+        if begin + size == end:  # side by side, for offsets only rise and records do not overlap
+            views: tuple[memoryview, ...] = (view[begin - start : end - start],)
+        else:
+            views = tuple([view[at - start : at - start + length] for at, length in zip(offsets, sizes, strict=True)])
+        return ReadResult(_FOUND, offset + count, queue.min_offset, queue.max_offset, count, size, views)
+
+    def _read_entries(
+        self,
+        entries: Iterator[Entry],
+        offset: int,
+        low: int,
+        high: int,
+        max_count: int,
+        max_bytes: int,
+        codes: frozenset[int] | None,
+        matches: Callable[[str], bool] | None,
+    ) -> ReadResult:
+        commit_log = self._log
+        log_start, log_end = commit_log.start, commit_log.end
+        views: list[memoryview] = []
+        count = size = skip_below = physical_offset = count_limit = byte_limit = 0
+        run_begin = run_end = -1  # records that lie side by side and go out as one slice
+        begin, deadline = offset, monotonic() + MATCHING_SECONDS
+        for physical_offset, entry_size, code in entries:
+            if count and (count >= count_limit or size + entry_size > byte_limit):
+                break
+            if matches is not None and monotonic() > deadline and offset > begin:
+                break
+            offset += 1
+            if physical_offset < skip_below or (codes and code not in codes and code >= LOWEST_TAG_HASH):
+                continue
+            if physical_offset < log_start or physical_offset + entry_size > log_end:
+                if entry_size != FILLER_SIZE:  # a filler says nothing about the entries behind it
+                    skip_below = commit_log.next_file_start(physical_offset)
+                continue
+            if matches is not None and not _is_match(commit_log, physical_offset, entry_size, matches):
+                continue
+            if physical_offset != run_end:
+                if count:
+                    views.append(commit_log.slice(run_begin, run_end))
+                else:
+                    count_limit, byte_limit = self._limits(log_end - physical_offset, max_count, max_bytes)
+                run_begin = run_end = physical_offset
+            run_end += entry_size
+            size += entry_size
+            count += 1
+        if count:
+            views.append(commit_log.slice(run_begin, run_end))
+        slow = log_end - physical_offset > self._memory_bytes
+        status = _FOUND if count else GetStatus.MESSAGE_WAS_REMOVING if skip_below else GetStatus.NO_MATCHED_MESSAGE
+        return ReadResult(status, offset, low, high, count, size, tuple(views), slow)
+
+    def _limits(self, distance: int, max_count: int, max_bytes: int) -> tuple[int, int]:
+        """How many messages and bytes one read may bring that begins so far from the end of the log."""
+        config = self._config
+        max_bytes = max(max_bytes, _MIN_PULL_BYTES)
+        if distance > self._memory_bytes:
+            return (
+                min(max_count, config.max_transfer_count_on_message_in_disk),
+                min(max_bytes, config.max_transfer_bytes_on_message_in_disk),
+            )
+        return (
+            min(max_count, config.max_transfer_count_on_message_in_memory),
+            min(max_bytes, config.max_transfer_bytes_on_message_in_memory),
+        )
+
+
+def _is_match(commit_log: CommitLog, offset: int, size: int, matches: Callable[[str], bool]) -> bool:
+    """A damaged record is not hidden from those who filter."""
+    try:
+        properties = properties_of(commit_log.slice(offset, offset + size))
+    except ProtocolError:
+        return True
+    return matches(properties)
+
+
+def _physical_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
