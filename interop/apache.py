@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import ssl
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from interop.child import Child, ChildError, free_port
+from interop.guards import Guard
 from interop.java import java_command
 from interop.setup import Build
 
 START_TIMEOUT_S = 90
-ASK_TIMEOUT_S = 5
-ASK_INTERVAL_S = 0.1
+ASK_TIMEOUT_S = 20
+SETTLE_TIMEOUT_S = 60
+ASK_INTERVAL_S = 0.05
 NAME_SERVER_OPTIONS = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 BROKER_OPTIONS = (
     "-Xms128m",
@@ -25,8 +28,14 @@ BROKER_OPTIONS = (
     "-XX:TieredStopAtLevel=1",
 )
 
+# Two busy cores and a busy disk: a broker, whosoever it is, sheds nothing that merely had to wait its turn.
+PATIENT = {"waitTimeMillsInSendQueue": 5_000, "osPageCacheBusyTimeOutMills": 20_000}
+
 _MIB = 1024 * 1024
+_GET_BROKER_RUNTIME_INFO = 28
+_GET_ROUTEINFO_BY_TOPIC = 105
 _GET_BROKER_CLUSTER_INFO = 106
+_SUCCESS = 0
 _PREFIX = struct.Struct(">II")  # bytes that follow | header size, JSON being serializer 0
 # Java 17 hides what 4.x reaches into when it unmaps files.
 OPENED = (
@@ -58,7 +67,13 @@ class ApacheServer(Child):
     """What the name server and the broker share: a home of their own, and an address."""
 
     def __init__(
-        self, version: str, main: str, config: Mapping[str, object], home: Path, options: Sequence[str]
+        self,
+        version: str,
+        main: str,
+        config: Mapping[str, object],
+        home: Path,
+        options: Sequence[str],
+        guard: Guard | None,
     ) -> None:
         self.version = version
         self.address = f"127.0.0.1:{config['listenPort']}"
@@ -69,6 +84,8 @@ class ApacheServer(Child):
         file = conf / "server.conf"
         file.write_text("".join(f"{key}={value}\n" for key, value in config.items()))
         properties = {"user.home": str(home), **_DISK_RATIOS}
+        if guard is not None:
+            properties |= guard.written_to(conf)
         command = java_command(Build("server", version), main, properties, [*options, *OPENED])
         # 5.x warns when started without this; both look for conf/ and their logs under it.
         env = {**os.environ, "ROCKETMQ_HOME": str(home)}
@@ -78,10 +95,16 @@ class ApacheServer(Child):
 class ApacheNameServer(ApacheServer):
     """Apache's name server, answering once constructed."""
 
-    def __init__(self, version: str, home: Path, options: Sequence[str] = NAME_SERVER_OPTIONS) -> None:
+    def __init__(
+        self,
+        version: str,
+        home: Path,
+        options: Sequence[str] = NAME_SERVER_OPTIONS,
+        guard: Guard | None = None,
+    ) -> None:
         config = {"listenPort": free_port()}
-        super().__init__(version, "org.apache.rocketmq.namesrv.NamesrvStartup", config, home, options)
-        started_or_stopped(self, lambda: wait_registered(self, self.address))
+        super().__init__(version, "org.apache.rocketmq.namesrv.NamesrvStartup", config, home, options, guard)
+        started_or_stopped(self, lambda: wait_registered(self, self.address, tls=tls_of(guard)))
 
 
 class ApacheBroker(ApacheServer):
@@ -95,11 +118,14 @@ class ApacheBroker(ApacheServer):
         name: str = "apache-broker",
         options: Sequence[str] = BROKER_OPTIONS,
         extra: Mapping[str, object] | None = None,
+        guard: Guard | None = None,
     ) -> None:
         self.broker_name = name
         config = {**_broker_config(version, namesrv, home, name), **(extra or {})}
-        super().__init__(version, "org.apache.rocketmq.broker.BrokerStartup", config, home, options)
-        started_or_stopped(self, lambda: wait_registered(self, namesrv, name))
+        if guard is not None:
+            config |= guard.broker_config(version)
+        super().__init__(version, "org.apache.rocketmq.broker.BrokerStartup", config, home, options, guard)
+        started_or_stopped(self, lambda: wait_registered(self, namesrv, name, tls_of(guard)))
 
 
 def _broker_config(version: str, namesrv: str, home: Path, name: str) -> dict[str, object]:
@@ -121,8 +147,7 @@ def _broker_config(version: str, namesrv: str, home: Path, name: str) -> dict[st
         "maxHashSlotNum": 100_000,
         "maxIndexNum": 400_000,
         "diskMaxUsedSpaceRatio": 95,
-        # Two busy cores: shed nothing that merely had to wait its turn.
-        "waitTimeMillsInSendQueue": 5_000,
+        **PATIENT,
     }
     if version.startswith("5."):
         config |= {"bindAddress": "127.0.0.1", "mappedFileSizeTimerLog": 10 * _MIB}
@@ -141,7 +166,11 @@ def started_or_stopped(server: Child, wait: Callable[[], None]) -> None:
         raise
 
 
-def wait_registered(server: Child, namesrv: str, broker: str = "") -> None:
+def tls_of(guard: Guard | None) -> ssl.SSLContext | None:
+    return guard.tls() if guard is not None else None
+
+
+def wait_registered(server: Child, namesrv: str, broker: str = "", tls: ssl.SSLContext | None = None) -> None:
     """Return once the name server answers and, unless broker is empty, its cluster table names that broker.
 
     ChildError as soon as the server that is waited for has ended.
@@ -150,7 +179,7 @@ def wait_registered(server: Child, namesrv: str, broker: str = "") -> None:
     wanted = f'"brokerName":"{broker}"'.encode() if broker else b""
     while time.monotonic() < deadline and not server.has_ended:
         try:
-            if wanted in cluster_info(namesrv):
+            if wanted in cluster_info(namesrv, tls):
                 return
         except (OSError, EOFError):
             pass  # not listening yet
@@ -159,12 +188,44 @@ def wait_registered(server: Child, namesrv: str, broker: str = "") -> None:
     raise ChildError(f"{problem} before {broker or 'the name server'} was seen at {namesrv}")
 
 
-def cluster_info(namesrv: str) -> bytes:
+def cluster_info(namesrv: str, tls: ssl.SSLContext | None = None) -> bytes:
     """The body of the reply to GET_BROKER_CLUSTER_INFO."""
-    return ask(namesrv, _GET_BROKER_CLUSTER_INFO, {})[1]
+    return ask(namesrv, _GET_BROKER_CLUSTER_INFO, {}, tls=tls)[1]
 
 
-def ask(address: str, code: int, fields: Mapping[str, object], body: bytes = b"") -> tuple[dict[str, Any], bytes]:
+def wait_routed(namesrv: str, topic: str) -> None:
+    """Return once the name server knows the topic: a 4.x broker that makes one for a message does not wait for that."""
+    fields = {"topic": topic}
+    wait_settled(lambda: ask(namesrv, _GET_ROUTEINFO_BY_TOPIC, fields)[0]["code"] == _SUCCESS, f"{topic} has no route")
+
+
+def wait_dispatched(broker: str) -> None:
+    """Return once everything that a broker has stored is in its queues and its index, which Apache's fill later."""
+    wait_settled(lambda: _has_dispatched(broker), f"the queues of the broker at {broker} are behind")
+
+
+def wait_settled(is_so: Callable[[], bool], problem: str) -> None:
+    """Return once it is so; ChildError tells the problem if that takes too long."""
+    deadline = time.monotonic() + SETTLE_TIMEOUT_S
+    while not is_so():
+        if time.monotonic() > deadline:
+            raise ChildError(f"after {SETTLE_TIMEOUT_S} s still: {problem}")
+        time.sleep(ASK_INTERVAL_S)
+
+
+def _has_dispatched(broker: str) -> bool:
+    """A 4.x broker refuses to tell as long as it has no figures, which is for a second after its start."""
+    header, body = ask(broker, _GET_BROKER_RUNTIME_INFO, {})
+    return header["code"] == _SUCCESS and int(json.loads(body)["table"]["dispatchBehindBytes"]) <= 0
+
+
+def ask(
+    address: str,
+    code: int,
+    fields: Mapping[str, object],
+    body: bytes = b"",
+    tls: ssl.SSLContext | None = None,
+) -> tuple[dict[str, Any], bytes]:
     """The header and the body of the reply to one request.
 
     Spoken by hand rather than through cosmodrome's client: what judges both sides should lean on neither.
@@ -173,12 +234,17 @@ def ask(address: str, code: int, fields: Mapping[str, object], body: bytes = b""
     texts = {name: str(value) for name, value in fields.items()}
     header = json.dumps({**request, "extFields": texts, "serializeTypeCurrentRPC": "JSON"}).encode()
     host, _, port = address.rpartition(":")
-    with socket.create_connection((host, int(port)), ASK_TIMEOUT_S) as connection:
+    with _connected(host, int(port), tls) as connection:
         connection.sendall(_PREFIX.pack(4 + len(header) + len(body), len(header)) + header + body)
         size, header_size = _PREFIX.unpack(_receive(connection, _PREFIX.size))
         reply = _receive(connection, size - 4)
     header_size &= 0xFFFFFF
     return json.loads(reply[:header_size]), reply[header_size:]
+
+
+def _connected(host: str, port: int, tls: ssl.SSLContext | None) -> socket.socket:
+    plain = socket.create_connection((host, port), ASK_TIMEOUT_S)
+    return plain if tls is None else tls.wrap_socket(plain, server_hostname=host)
 
 
 def _receive(connection: socket.socket, size: int) -> bytes:

@@ -15,6 +15,7 @@ LOG_TAIL_CHARS = 4_000
 # Below the range the kernel hands out to outgoing connections, so none of those can take a port we picked.
 _PORTS = range(20_000, 32_000)
 _PORT_TRIES = 200
+_given: set[int] = set()  # whoever asked for one of these may not listen on it yet
 
 T = TypeVar("T")
 
@@ -153,10 +154,12 @@ class Child:
 
 
 def free_port(before: int = 0, after: int = 0) -> int:
-    """A port nobody listens on, with as many free neighbours below and above as asked for."""
+    """A port nobody listens on or was given before, with as many free neighbours below and above as asked for."""
     for _ in range(_PORT_TRIES):
         port = random.choice(_PORTS)
-        if all(_is_free(neighbour) for neighbour in range(port - before, port + after + 1)):
+        wanted = range(port - before, port + after + 1)
+        if _given.isdisjoint(wanted) and all(map(_is_free, wanted)):
+            _given.update(wanted)
             return port
     raise ChildError(f"no free port found in {_PORT_TRIES} tries")
 

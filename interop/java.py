@@ -18,6 +18,9 @@ RUN_TIMEOUT_S = 120
 # One JVM per program: they live for seconds, so a quick start matters more than peak speed.
 CLIENT_OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 
+# By default a 4.x consumer that is refused a queue asks again after 20 s.
+IMPATIENT = {"rocketmq.client.rebalance.waitInterval": "1000"}
+
 
 class JavaProgram(Child):
     """One of our Java programs. Lines that tell its state are kept apart from those that tell of messages."""

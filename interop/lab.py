@@ -1,12 +1,14 @@
 """The clusters that tests meet, and the Java programs that meet them."""
 
+from __future__ import annotations
+
 import itertools
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from interop.apache import ApacheBroker, ApacheNameServer
+from interop.apache import BROKER_OPTIONS, ApacheBroker, ApacheNameServer, wait_dispatched, wait_routed
 from interop.java import JavaProgram, Query, Serialize, run_java
 from interop.ours import CosmodromeBroker, CosmodromeNameServer, CosmodromeUp
 from interop.setup import CLIENT_VERSIONS, SERVER_VERSIONS
@@ -16,7 +18,12 @@ APACHE_CLUSTERS = tuple(f"apache-{version}" for version in SERVER_VERSIONS)
 ALL_CLUSTERS = (OURS, *APACHE_CLUSTERS)
 OUR_BROKER_UNDER_APACHE = tuple(f"our-broker-under-apache-{version}" for version in SERVER_VERSIONS)
 APACHE_BROKER_UNDER_OURS = tuple(f"apache-{version}-broker-under-ours" for version in SERVER_VERSIONS)
+IN_EAST = tuple(f"{name}-in-east" for name in ALL_CLUSTERS)
 SERIALIZERS: tuple[Serialize, ...] = ("JSON", "ROCKETMQ")
+
+_EASTERN_BROKER = "east@broker"  # a machine room and a name
+# A killed consumer's queues stay locked so long; consumers renew their locks every 20 s.
+_BROKER_OPTIONS = (*BROKER_OPTIONS, "-Drocketmq.broker.rebalance.lockMaxLiveTime=25000")
 
 _homes = itertools.count(1)
 
@@ -32,24 +39,40 @@ class Cluster:
     broker_name: str
     broker_address: str
 
+    def settle(self, topic: str) -> None:
+        """Return once everybody sees what was sent to the topic, which may just have come into being."""
+        wait_routed(self.namesrv, topic)
+        wait_dispatched(self.broker_address)
+
 
 class Lab:
-    """Everything that runs for the session; each cluster and each Query is started once, on first use."""
+    """What tests share; each cluster and each Query is started once, on first use, and ended with the stack.
 
-    def __init__(self, home: Path, stack: ExitStack) -> None:
+    An idle broker of Apache 5 takes a fifth of a core, so clusters of few tests are better put into a `wing`.
+    """
+
+    def __init__(self, home: Path, stack: ExitStack, main: Lab | None = None) -> None:
         self._home = home
         self._stack = stack
+        self._main = main
         self._clusters: dict[str, Cluster] = {}
         self._queries: dict[tuple[str, str], Query] = {}
 
+    def wing(self, stack: ExitStack) -> Lab:
+        """The same laboratory, but clusters with a speciality end with this stack."""
+        return Lab(self._home, stack, self)
+
     def cluster(self, name: str) -> Cluster:
+        if self._main is not None and name in ALL_CLUSTERS:
+            return self._main.cluster(name)
         if name not in self._clusters:
-            home = self._home / name
-            namesrv, broker_name, address = self._start(name, home)
+            namesrv, broker_name, address = self._start(name, self.fresh_home(name))
             self._clusters[name] = Cluster(name, namesrv, broker_name, address)
         return self._clusters[name]
 
     def query(self, cluster: Cluster, version: str) -> Query:
+        if self._main is not None and cluster.name in ALL_CLUSTERS:
+            return self._main.query(cluster, version)
         key = cluster.name, version
         if key not in self._queries:
             query = Query(version, cluster.namesrv, self.fresh_home("query"))
@@ -98,12 +121,17 @@ class Lab:
         if name == OURS:
             up = self._stack.enter_context(CosmodromeUp(home))
             return up.namesrv, up.broker_name, up.address
+        if name == f"{OURS}-in-east":
+            namesrv = self._stack.enter_context(CosmodromeNameServer(home / "namesrv")).address
+            broker = self._stack.enter_context(CosmodromeBroker(namesrv, home / "broker", _EASTERN_BROKER))
+            return namesrv, broker.broker_name, broker.address
         version = next(version for version in SERVER_VERSIONS if version in name)
         namesrv = self._start_namesrv(name, version, home / "namesrv")
         if name in OUR_BROKER_UNDER_APACHE:
             broker = self._stack.enter_context(CosmodromeBroker(namesrv, home / "broker"))
             return namesrv, broker.broker_name, broker.address
-        apache = self._throwaway(ApacheBroker(version, namesrv, home / "broker"))
+        broker_name = _EASTERN_BROKER if name in IN_EAST else "apache-broker"
+        apache = self._throwaway(ApacheBroker(version, namesrv, home / "broker", broker_name, _BROKER_OPTIONS))
         return namesrv, apache.broker_name, apache.address
 
     def _start_namesrv(self, name: str, version: str, home: Path) -> str:

@@ -5,10 +5,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from interop.apache import cluster_info, started_or_stopped, wait_registered
+from interop.apache import PATIENT, cluster_info, started_or_stopped, wait_registered
 from interop.child import Child, free_port
 
-READY_TIMEOUT_S = 30
+READY_TIMEOUT_S = 90
 HOST = "127.0.0.1"
 
 _BROKER_NAME = re.compile(rb'"brokerName":"([^"]+)"')
@@ -23,7 +23,7 @@ class CosmodromeUp(Child):
         self.namesrv = f"{HOST}:{namesrv_port}"
         self.address = f"{HOST}:{broker_port}"
         words = ["up", "--data", str(home / "data"), "--host", HOST, "--namesrv-port", str(namesrv_port)]
-        words += ["--broker-port", str(broker_port), "--console-port", "0"]
+        words += ["--broker-port", str(broker_port), "--console-port", "0", "-c", str(_config_file(home, PATIENT))]
         super().__init__("cosmodrome up", [_cosmodrome(), *words], home / "stderr.log")
         started_or_stopped(self, self._wait)
 
@@ -59,14 +59,18 @@ class CosmodromeBroker(Child):
     ) -> None:
         home.mkdir(parents=True, exist_ok=True)
         config = {"brokerName": name, "brokerClusterName": "DefaultCluster", "brokerId": 0, "brokerIP1": HOST}
-        pairs = {**config, "listenPort": free_port(before=2, after=1), **(extra or {})}
+        pairs = {**config, "listenPort": free_port(before=2, after=1), **PATIENT, **(extra or {})}
         self.address = f"{HOST}:{pairs['listenPort']}"
         self.broker_name = name
-        file = home / "broker.conf"
-        file.write_text("".join(f"{key}={value}\n" for key, value in pairs.items()))
-        words = ["broker", "-n", namesrv, "-c", str(file), "--store", str(home / "store")]
+        words = ["broker", "-n", namesrv, "-c", str(_config_file(home, pairs)), "--store", str(home / "store")]
         super().__init__("cosmodrome broker", [_cosmodrome(), *words], home / "stderr.log")
         started_or_stopped(self, lambda: wait_registered(self, namesrv, name))
+
+
+def _config_file(home: Path, pairs: Mapping[str, object]) -> Path:
+    file = home / "broker.conf"
+    file.write_text("".join(f"{key}={value}\n" for key, value in pairs.items()))
+    return file
 
 
 def _cosmodrome() -> str:

@@ -22,15 +22,16 @@ from cosmodrome.store import MessageStore, StoreMessage
 from cosmodrome.store.verification import Verification, quiet, verify
 from cosmodrome.wire import fastjson, properties
 from cosmodrome.wire.record import Record, decode_records, pack_host
-from interop.apache import ApacheBroker, ask, cluster_info
+from interop.apache import ApacheBroker, ask, cluster_info, wait_dispatched
 from interop.child import Child, ChildError, free_port
 from interop.messages import body, index_of
+from interop.our_client import SEND_TIMEOUT_MS
 from interop.ours import CosmodromeBroker
 
 T = TypeVar("T")
 
 BROKER_NAME = "store-broker"
-SETTLE_TIMEOUT_S = 60
+SETTLE_TIMEOUT_S = 120
 ASK_INTERVAL_S = 0.1
 STOP_TIMEOUT_S = 90
 
@@ -132,6 +133,7 @@ class StoreFolder:
 
     def messages(self, topic: str, queues: int) -> list[Record]:
         """Every message of a topic, as pulled from its broker; its queues have neither holes nor doubles."""
+        wait_dispatched(self.address)
         found = [record for queue_id in range(queues) for record in self._queue(topic, queue_id)]
         assert {record.topic for record in found} <= {topic}
         return found
@@ -266,7 +268,8 @@ def send_delayed(namesrv: str, topic: str, levels: dict[int, int]) -> None:
     async def run() -> None:
         async with Producer(group="delayed-producer", namesrv=namesrv) as producer:
             for index, level in levels.items():
-                result = await producer.send(Message(topic, body(index), keys=f"key-{index}", delay_level=level))
+                message = Message(topic, body(index), keys=f"key-{index}", delay_level=level)
+                result = await producer.send(message, timeout_ms=SEND_TIMEOUT_MS)
                 assert result.status is SendStatus.SEND_OK, result
 
     asyncio.run(run())

@@ -5,34 +5,85 @@
 `cosmodrome.blocking` has the same names without await.
 """
 
+import logging
+
+from cosmodrome.client.acl import AclHook
+from cosmodrome.client.batches import split_batches
+from cosmodrome.client.hooks import ConsumeContext, ConsumeHook, FilterContext, RpcHook, SendContext, SendHook, SendMode
+from cosmodrome.client.lite_pull_consumer import LitePullConsumer
 from cosmodrome.client.producer import Producer
+from cosmodrome.client.producer_options import Compression, ProducerOptions
+from cosmodrome.client.pull_consumer import PullConsumer, PullResult, PullStatus
+from cosmodrome.client.pulled_message import PulledMessage
 from cosmodrome.client.push_consumer import PushConsumer
+from cosmodrome.client.queue_choice import SelectByMachineRoom, select_by_hash, select_randomly
 from cosmodrome.client.queue_reader import TopicReader
+from cosmodrome.client.rebalance import (
+    ByConfig,
+    ByMachineRoom,
+    ConsistentHash,
+    MachineRoomNearby,
+    averagely,
+    by_circle,
+)
 from cosmodrome.client.requesting import RequestProducer
+from cosmodrome.client.results import OrderlyStatus
 from cosmodrome.client.subscribing import Sql
 from cosmodrome.client.transactions import TransactionProducer, TransactionResult, TransactionState
-from cosmodrome.config import ClientConfig
-from cosmodrome.errors import CosmodromeError
-from cosmodrome.model import ConsumeFrom, Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
+from cosmodrome.config import ClientConfig, TlsCheck
+from cosmodrome.errors import CosmodromeError, RetryLater, SuspendQueue
+from cosmodrome.model import ConsumeFrom, Message, MessageModel, MessageQueue, ReceivedMessage, SendResult, SendStatus
 
 __version__ = "0.1.0"
 
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # else Python writes warnings to stderr by itself
+
 __all__ = [
+    "AclHook",
+    "ByConfig",
+    "ByMachineRoom",
     "ClientConfig",
+    "Compression",
+    "ConsistentHash",
+    "ConsumeContext",
     "ConsumeFrom",
+    "ConsumeHook",
     "CosmodromeError",
+    "FilterContext",
+    "LitePullConsumer",
+    "MachineRoomNearby",
     "Message",
+    "MessageModel",
     "MessageQueue",
+    "OrderlyStatus",
     "Producer",
+    "ProducerOptions",
+    "PullConsumer",
+    "PullResult",
+    "PullStatus",
+    "PulledMessage",
     "PushConsumer",
     "ReceivedMessage",
     "RequestProducer",
+    "RetryLater",
+    "RpcHook",
+    "SelectByMachineRoom",
+    "SendContext",
+    "SendHook",
+    "SendMode",
     "SendResult",
     "SendStatus",
     "Sql",
+    "SuspendQueue",
+    "TlsCheck",
     "TopicReader",
     "TransactionProducer",
     "TransactionResult",
     "TransactionState",
     "__version__",
+    "averagely",
+    "by_circle",
+    "select_by_hash",
+    "select_randomly",
+    "split_batches",
 ]

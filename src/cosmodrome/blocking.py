@@ -8,20 +8,82 @@ with Producer(group="orders-app", namesrv="127.0.0.1:9876") as producer:
 
 from __future__ import annotations
 
-from cosmodrome.client.blocking import Producer, PushConsumer
+from cosmodrome.client.acl import AclHook
+from cosmodrome.client.batches import split_batches
+from cosmodrome.client.blocking import (
+    LitePullConsumer,
+    Producer,
+    PullConsumer,
+    PulledMessage,
+    PushConsumer,
+    RequestProducer,
+    TopicReader,
+    TransactionProducer,
+)
+from cosmodrome.client.hooks import ConsumeContext, ConsumeHook, FilterContext, RpcHook, SendContext, SendHook, SendMode
+from cosmodrome.client.producer_options import Compression, ProducerOptions
+from cosmodrome.client.pull_consumer import PullResult, PullStatus
+from cosmodrome.client.queue_choice import SelectByMachineRoom, select_by_hash, select_randomly
+from cosmodrome.client.rebalance import (
+    ByConfig,
+    ByMachineRoom,
+    ConsistentHash,
+    MachineRoomNearby,
+    averagely,
+    by_circle,
+)
+from cosmodrome.client.results import OrderlyStatus
 from cosmodrome.client.subscribing import Sql
-from cosmodrome.config import ClientConfig
-from cosmodrome.model import ConsumeFrom, Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
+from cosmodrome.client.transactions import TransactionResult, TransactionState
+from cosmodrome.config import ClientConfig, TlsCheck
+from cosmodrome.errors import CosmodromeError, RetryLater, SuspendQueue
+from cosmodrome.model import ConsumeFrom, Message, MessageModel, MessageQueue, ReceivedMessage, SendResult, SendStatus
 
 __all__ = [
+    "AclHook",
+    "ByConfig",
+    "ByMachineRoom",
     "ClientConfig",
+    "Compression",
+    "ConsistentHash",
+    "ConsumeContext",
     "ConsumeFrom",
+    "ConsumeHook",
+    "CosmodromeError",
+    "FilterContext",
+    "LitePullConsumer",
+    "MachineRoomNearby",
     "Message",
+    "MessageModel",
     "MessageQueue",
+    "OrderlyStatus",
     "Producer",
+    "ProducerOptions",
+    "PullConsumer",
+    "PullResult",
+    "PullStatus",
+    "PulledMessage",
     "PushConsumer",
     "ReceivedMessage",
+    "RequestProducer",
+    "RetryLater",
+    "RpcHook",
+    "SelectByMachineRoom",
+    "SendContext",
+    "SendHook",
+    "SendMode",
     "SendResult",
     "SendStatus",
     "Sql",
+    "SuspendQueue",
+    "TlsCheck",
+    "TopicReader",
+    "TransactionProducer",
+    "TransactionResult",
+    "TransactionState",
+    "averagely",
+    "by_circle",
+    "select_by_hash",
+    "select_randomly",
+    "split_batches",
 ]

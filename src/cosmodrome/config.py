@@ -39,6 +39,14 @@ class FlushDiskType(StrEnum):
     SYNC_FLUSH = "SYNC_FLUSH"
 
 
+class TlsCheck(StrEnum):
+    """What a server's certificate must be."""
+
+    FULL = "full"  # known, and made for the address it is reached at
+    CA = "ca"  # known
+    NONE = "none"
+
+
 def alias(name: str, default: Any) -> Any:
     """A field whose Apache key is not simply its name in camelCase."""
     return field(default=default, metadata={"alias": name})
@@ -66,6 +74,7 @@ class _FromProperties:
         }
 
     def with_properties(self, properties: Mapping[str, str]) -> Self:
+        """A copy with the values of Apache's keys."""
         return dataclasses.replace(self, **self.values_from(properties))  # type: ignore[type-var]
 
 
@@ -200,6 +209,7 @@ class BrokerConfig(_FromProperties):
     slave_read_enable: bool = False
     max_pull_hold: int = alias("maxPullHold", 100_000)
     store_reply_message_enable: bool = True
+    use_server_side_reset_offset: bool = True  # else consumers are told to reset their offsets themselves
     # How long a request may wait for its turn before it is turned away, in ms, by its kind.
     broker_fast_failure_enable: bool = True
     wait_time_mills_in_send_queue: int = 200
@@ -232,7 +242,7 @@ class BrokerConfig(_FromProperties):
     default_pop_share_queue_num: int = -1
 
     def __post_init__(self) -> None:
-        _require(bool(_NAME.fullmatch(self.broker_name)), "brokerName", "letters, digits and . _ -")
+        _require(bool(_BROKER_NAME.fullmatch(self.broker_name)), "brokerName", "letters, digits and . _ @ -")
         _require(bool(_NAME.fullmatch(self.broker_cluster_name)), "brokerClusterName", "letters, digits and . _ -")
         _require(0 <= self.listen_port <= 65_535, "listenPort", "0 to 65535")
         _require(self.broker_id >= 0, "brokerId", "0 (master) or more")
@@ -267,29 +277,63 @@ class NameServerConfig(_FromProperties):
         _require(0 <= self.listen_port <= 65_535, "listenPort", "0 to 65535")
 
 
+_INTERVALS = (
+    "poll_route_interval_ms",
+    "heartbeat_interval_ms",
+    "persist_offset_interval_ms",
+    "rebalance_interval_ms",
+    "call_timeout_ms",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class ClientConfig(_FromProperties):
-    """Producers and consumers; defaults are those of Apache's Java client."""
+    """Producers and consumers; defaults are those of Apache's Java client.
+
+    `namesrv` is "host:port", several separated by ";", or the "http://…" address of a page that says so.
+    """
 
     namesrv: str = ""
     instance_name: str = "DEFAULT"
     unit_name: str = ""
+    namespace: str = ""
     poll_route_interval_ms: int = 30_000
     heartbeat_interval_ms: int = 30_000
     persist_offset_interval_ms: int = 5_000
     rebalance_interval_ms: int = 20_000
     call_timeout_ms: int = 3_000
+    trace_topic: str = "RMQ_SYS_TRACE_TOPIC"
+    tls: bool = False
+    tls_ca_file: str = ""  # whom to trust, else whom this machine trusts
+    tls_check: TlsCheck = TlsCheck.FULL
+
+    def __post_init__(self) -> None:
+        _require(self.tls or not self.tls_ca_file, "tls_ca_file", "given together with tls=True")
+        for name in _INTERVALS:
+            interval_ms = getattr(self, name)
+            _require(isinstance(interval_ms, int) and interval_ms > 0, name, "a whole number, at least 1")
 
     @property
     def name_servers(self) -> tuple[str, ...]:
-        return parse_addresses(self.namesrv)
+        """Those that are named; none if they are to be looked up."""
+        return () if self.namesrv_page else parse_addresses(self.namesrv)
+
+    @property
+    def namesrv_page(self) -> str | None:
+        """Where to look up the name servers; a unit has a page of its own."""
+        if not isinstance(self.namesrv, str) or not self.namesrv.startswith(("http://", "https://")):
+            return None
+        return f"{self.namesrv}-{self.unit_name}?nofix=1" if self.unit_name else self.namesrv
 
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,255}")
+_BROKER_NAME = re.compile(r"[A-Za-z0-9._@-]{1,255}")  # "room@broker" says where it stands
 
 
 def parse_addresses(text: str) -> tuple[str, ...]:
     """`host:port;host:port` as a tuple; ConfigError names the part that is not an address."""
+    if not isinstance(text, str):
+        raise ConfigError(f"{text!r} is not an address; write 'host:port', several separated by ';' in one text")
     addresses = tuple(part.strip() for part in re.split(r"[;,]", text) if part.strip())
     for address in addresses:
         host, _, port = address.rpartition(":")

@@ -1,12 +1,13 @@
 """One family of exceptions, each saying what happened and what to do next.
 
 `RequestError` is an expected refusal: the broker answers it with its `code`, the client raises it again with the
-peer's code and remark. `ProtocolError` means the peer's bytes make no sense: its connection is closed.
+peer's code and remark. `ProtocolError` means the peer's bytes make no sense: its connection is closed. What refuses a
+wrong value is a ValueError as well, and what refuses a wrong type a TypeError.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from cosmodrome.codes import ResponseCode
 
@@ -14,8 +15,21 @@ from cosmodrome.codes import ResponseCode
 class CosmodromeError(Exception):
     """The root: catching it catches everything this package raises on purpose."""
 
+    @property
+    def is_lasting(self) -> bool:
+        """Whether it stays as it is until somebody changes a key, a permission or a certificate."""
+        return False
 
-class ConfigError(CosmodromeError):
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For pickle: as it is, without asking its class again for the arguments its text was made of."""
+        return _restored, (type(self), self.args), self.__dict__
+
+
+def _restored(kind: type[CosmodromeError], args: tuple[object, ...]) -> CosmodromeError:
+    return kind.__new__(kind, *args)
+
+
+class ConfigError(CosmodromeError, ValueError):
     """A setting that cannot work; the text names the key and what it accepts."""
 
 
@@ -37,7 +51,7 @@ class SystemBusy(RequestError):
     code = ResponseCode.SYSTEM_BUSY
 
 
-class InvalidParameter(RequestError):
+class InvalidParameter(RequestError, ValueError):
     code = ResponseCode.INVALID_PARAMETER
 
 
@@ -137,6 +151,12 @@ class ConsumerNotOnline(RequestError):
     code = ResponseCode.CONSUMER_NOT_ONLINE
 
 
+class ConsumeTimeout(RequestError):
+    """A consumer that was asked for something did not answer in time."""
+
+    code = ResponseCode.CONSUME_MSG_TIMEOUT
+
+
 class RequestCodeNotSupported(RequestError):
     code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
@@ -154,6 +174,15 @@ class ConnectionFailed(ClientError):
     def __init__(self, address: str, reason: str) -> None:
         super().__init__(f"{address}: {reason}")
         self.address = address
+        self.reason = reason
+
+
+class UntrustedServer(ConnectionFailed):
+    """A certificate that is signed by nobody we trust, or is not for the address it was found at."""
+
+    @property
+    def is_lasting(self) -> bool:
+        return True
 
 
 class CallTimeout(ClientError):
@@ -174,10 +203,69 @@ class BrokerError(ClientError):
         self.remark = remark
         self.address = address
 
+    @property
+    def is_lasting(self) -> bool:
+        """Apache's 4.x brokers have no code for a refused key; and 16 is also said by those that are read-only."""
+        if self.code == ResponseCode.NO_PERMISSION:
+            return "forbidden" not in self.remark
+        return self.code == ResponseCode.SYSTEM_ERROR and "AclException" in self.remark
+
 
 class SendFailed(ClientError):
     """A message that no broker took; the text lists the tries."""
 
 
-class InvalidMessage(ClientError, ValueError):
+class TooManySends(ClientError):
+    """More sends are under way than the producer may hold."""
+
+
+class UnknownTopic(ClientError, RouteNotFound):
+    """A topic to send to that does not exist, and that no broker makes by itself."""
+
+    def __init__(self, topic: str) -> None:
+        CosmodromeError.__init__(
+            self,
+            f"topic {topic!r} does not exist and no broker makes topics by itself: create it, "
+            "or start a broker with autoCreateTopicEnable=true",
+        )
+        self.topic = topic
+
+
+class InvalidArgument(ClientError, ValueError):
+    """An argument that cannot work; the text names it and what it may be."""
+
+
+class WrongType(InvalidArgument, TypeError):
+    """An argument of a kind that cannot work, as a handler that is no function."""
+
+
+class InvalidMessage(InvalidArgument):
     """A message that no broker would take; refused before it is sent."""
+
+
+class RetryLater(ClientError):
+    """Raised by a handler that wants its messages again later.
+
+    Of a list, the first `done` messages are done and only the others come again. They come after the delay of
+    `delay_level`; with 0 the broker takes a longer one each time, and with -1 they go to the dead letters at once.
+    """
+
+    def __init__(self, reason: str = "the handler asked for it", *, delay_level: int = 0, done: int = 0) -> None:
+        if done < 0:
+            raise InvalidArgument(f"done is {done}; it is how many of the messages are done, 0 or more")
+        super().__init__(reason)
+        self.delay_level = delay_level
+        self.done = done
+
+
+class SuspendQueue(RetryLater):
+    """Raised by an orderly handler that wants its messages again after `ms`; until then its queue rests.
+
+    Of a list, the first `done` messages are done and only the others come again.
+    """
+
+    def __init__(self, ms: int, reason: str = "the handler asked for it", *, done: int = 0) -> None:
+        if ms < 1:
+            raise InvalidArgument(f"ms is {ms}; it must be at least 1")
+        super().__init__(reason, done=done)
+        self.ms = ms

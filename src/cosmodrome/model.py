@@ -23,6 +23,17 @@ SYSTEM_PREFIX = "rmq_sys_"
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 AUTO_CREATE_TOPIC = "TBW102"
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
+BENCHMARK_TOPIC = "BenchmarkTest"
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+OFFSET_MOVED_EVENT = "OFFSET_MOVED_EVENT"
+# Topics that only a broker itself may write to.
+NOT_SENDABLE_TOPICS = frozenset(
+    {SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_EVENT}
+)
+SYSTEM_TOPICS = NOT_SENDABLE_TOPICS | {AUTO_CREATE_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC}
 CLIENT_INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
 
 MAX_TOPIC_LENGTH = 127
@@ -59,6 +70,8 @@ class Property:
     FIRST_POP_TIME = "1ST_POP_TIME"
     TRAN_MSG = "TRAN_MSG"
     PGROUP = "PGROUP"
+    SHARDING_KEY = "__SHARDINGKEY"
+    INSTANCE_ID = "INSTANCE_ID"
     TRANSACTION_ID = "__transactionId__"
     TRANSACTION_CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
     CHECK_IMMUNITY_TIME_IN_SECONDS = "CHECK_IMMUNITY_TIME_IN_SECONDS"
@@ -88,6 +101,8 @@ READ_WRITE = Perm.READ | Perm.WRITE
 
 
 class MessageModel(StrEnum):
+    """Whether every member of a group gets every message, or each message one of them."""
+
     BROADCASTING = "BROADCASTING"
     CLUSTERING = "CLUSTERING"
 
@@ -115,13 +130,20 @@ class ConsumeFrom(StrEnum):
 
 def check_topic(topic: str) -> str:
     """The topic itself, or InvalidParameter. Nothing may become a path before it passed here."""
+    _check_text("topic", topic)
     limit = MAX_RETRY_TOPIC_LENGTH if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else MAX_TOPIC_LENGTH
     return _check_name("topic", topic, limit, _RETRY_NAME if topic.startswith(RETRY_PREFIX) else _NAME)
 
 
 def check_group(group: str) -> str:
     """The group itself, or InvalidParameter."""
+    _check_text("group", group)
     return _check_name("group", group, MAX_GROUP_LENGTH)
+
+
+def _check_text(kind: str, name: str) -> None:
+    if not isinstance(name, str):
+        raise InvalidParameter(f"the {kind} is {name!r}; it must be text")
 
 
 def _check_name(kind: str, name: str, limit: int, allowed: re.Pattern[str] = _NAME) -> str:
@@ -157,7 +179,8 @@ class Message:
 
     `keys` may be a string of blank-separated keys or a list of keys without blanks. System properties
     (TAGS, KEYS, …) are set through their own fields, never through `properties`. To be delivered later, a message has a
-    `delay_level`, a `delay` from now on, or a time to `deliver_at`; only one of them.
+    `delay_level`, a `delay` from now on, or a time to `deliver_at`; only one of them. Messages with the same
+    `sharding_key` go to the same queue, so that they are consumed in the order they were sent.
     """
 
     topic: str
@@ -170,6 +193,7 @@ class Message:
     wait_store_ok: bool = True
     delay: timedelta | None = None
     deliver_at: datetime | None = None
+    sharding_key: str = ""
 
 
 @dataclass(slots=True)
@@ -199,14 +223,18 @@ class ReceivedMessage:
 
     @property
     def tags(self) -> str:
+        """The tag; empty if it has none."""
         return self.properties.get(Property.TAGS, "")
 
     @property
     def keys(self) -> str:
+        """The keys, with a space between them; empty if it has none."""
         return self.properties.get(Property.KEYS, "")
 
 
 class SendStatus(StrEnum):
+    """How safe a stored message is: as its broker promises, or not yet on disk, or not on a slave."""
+
     SEND_OK = "SEND_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
     FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"

@@ -1,4 +1,4 @@
-"""Clusters to meet, started when first asked for and kept for the session; topics and groups are each test's own."""
+"""Clusters to meet, started when first asked for; topics and groups are each test's own."""
 
 import itertools
 import sys
@@ -16,12 +16,18 @@ _names = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def main_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     with ExitStack() as stack:
         yield Lab(tmp_path_factory.mktemp("interop"), stack)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
+def lab(main_lab: Lab) -> Iterator[Lab]:
+    with ExitStack() as stack:
+        yield main_lab.wing(stack)
+
+
+@pytest.fixture(scope="module")
 def ours(lab: Lab) -> Cluster:
     """One `cosmodrome up` for all tests that need nothing special of it."""
     return lab.cluster(OURS)

@@ -117,17 +117,17 @@ def test_broadcasting_gives_every_java_consumer_every_message(
 
 @pytest.mark.parametrize("mode", ["subscribe", "assign"])
 @pytest.mark.parametrize("version", CLIENT_VERSIONS)
-def test_a_lite_pull_consumer_reads_everything_and_commits(
+def test_a_lite_pull_consumer_reads_everything_seeks_back_and_commits(
     lab: Lab, ours: Cluster, fresh: Fresh, version: str, mode: str
 ) -> None:
     load = Load(fresh("topic"), COUNT)
     produced = lab.run(version, "Produce", ours, {**load.java_arguments(), "group": fresh("group")})
-    words: dict[str, object] = {"topic": load.topic, "group": fresh("group"), "count": COUNT, "mode": mode}
-    if mode == "assign":
-        words["seek"] = 0
+    words: dict[str, object] = {"topic": load.topic, "group": fresh("group"), "count": COUNT, "mode": mode, "seek": 0}
     pulled = lab.run(version, "LitePull", ours, words)
-    seen = [seen_by_java(line) for line in pulled.messages]
+    seen = [seen_by_java(line) for line in pulled.messages[:COUNT]]
+    again = [seen_by_java(line) for line in pulled.messages[COUNT:]]
     check_arrived(load, seen, sent_by_java(produced.messages), ours.broker_address)
+    check_same(seen, again)
     per_queue = Counter(f"{ours.broker_name}:{message.queue_id}" for message in seen)
     committed = pulled.state["committed"]
     assert {queue: offset for queue, offset in committed.items() if offset > 0} == per_queue

@@ -7,13 +7,12 @@ import pytest
 
 from cosmodrome import Producer
 from cosmodrome.net.loop import run
+from interop.java import IMPATIENT
 from interop.lab import Cluster, Lab, other_version
 from interop.messages import Load, Seen, Sent, seen_by_java, sent_by_java
 from interop.setup import CLIENT_VERSIONS
 
 QUEUES = 4
-# By default a 4.x consumer that is refused a queue asks again after 20 s.
-IMPATIENT = {"rocketmq.client.rebalance.waitInterval": "1000"}
 
 Fresh = Callable[[str], str]
 

@@ -119,10 +119,11 @@ def test_apache_adds_to_a_store_that_we_closed(folder: StoreFolder, version: str
 def test_apaches_store_opens_in_ours(folder: StoreFolder, version: str, kill: bool) -> None:
     with folder.open_in_apache(version) as apache:
         send_first(folder)
-        with transactions(folder, version, checked=len(CHECKED), pending=len(PENDING)):
+        with transactions(folder, version, checked=len(CHECKED), pending=len(PENDING)) as producer:
             send_delayed(folder.namesrv, DELAYED, dict.fromkeys(DUE, SHORT) | dict.fromkeys(WAITING, LONG))
             check_delivered(folder, DELAYED, DUE)
             check_delivered(folder, PAYMENTS, CHECKED)
+            producer.wait_ready()  # with the pending one
         delivered, paid = held(folder, DELAYED), held(folder, PAYMENTS)
         if kill:
             folder.wait_consumed(GROUP, ORDERS, len(CONSUMED))
@@ -177,6 +178,7 @@ def send_more(folder: StoreFolder, version: str) -> None:
     with transactions(folder, version, first=10, commit=2, rollback=1, checked=1, pending=1) as producer:
         check_delivered(folder, DELAYED, DUE, ADDED_DUE)
         check_delivered(folder, PAYMENTS, CHECKED, ADDED_COMMITTED, ADDED_CHECKED)
+        producer.wait_ready()
         asked = {line["checked"] for line in producer.messages if "checked" in line}
     assert asked >= {*CHECKED, *ADDED_CHECKED}
 

@@ -100,6 +100,7 @@ BODIES: dict[type[Body], st.SearchStrategy[Any]] = {
     bodies.ConsumerOffsetsBody: st.builds(bodies.ConsumerOffsetsBody, versions, table(table(i64, i32))),
     bodies.LockBatch: st.builds(bodies.LockBatch, text, text, tuples(queues), flags),
     bodies.ResetOffsets: st.builds(bodies.ResetOffsets, table(i64, queues)),
+    bodies.ConsumerStatus: st.builds(bodies.ConsumerStatus, table(i64, queues), table(table(i64, queues))),
     bodies.TopicStats: st.builds(bodies.TopicStats, table(st.builds(bodies.TopicOffset, i64, i64, i64), queues), reals),
     bodies.ConsumeStats: st.builds(
         bodies.ConsumeStats, table(st.builds(bodies.ConsumeOffset, i64, i64, i64, i64), queues), reals
@@ -116,6 +117,7 @@ BODIES: dict[type[Body], st.SearchStrategy[Any]] = {
         table(st.builds(bodies.ConsumeStatus, i64, reals)),
         table(text),
         st.none() | text,
+        table(st.builds(bodies.PopProgress, i32, flags, i64), queues),
     ),
     bodies.ConsumeDirectlyResult: st.builds(
         bodies.ConsumeDirectlyResult, st.sampled_from(bodies.ConsumeResult), flags, flags, st.none() | text, i64

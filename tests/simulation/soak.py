@@ -35,19 +35,27 @@ from cosmodrome import (
     TransactionState,
 )
 from cosmodrome.broker.broker import Broker
-from cosmodrome.broker.topics import CHECK_MAX_TIME_TOPIC
 from cosmodrome.clock import sleep_unless
 from cosmodrome.config import FlushDiskType, NameServerConfig, NetConfig
-from cosmodrome.model import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, GroupConfig, Property, TopicConfig
+from cosmodrome.model import (
+    CHECK_MAX_TIME_TOPIC,
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    GroupConfig,
+    Property,
+    TopicConfig,
+)
 from cosmodrome.nameserver.server import NameServer
 from cosmodrome.store.verification import verify
 from cosmodrome.testing import FaultyDisk, LoopClock, VirtualLoop
+from cosmodrome.testing.daemons import running
+from cosmodrome.testing.kill import cut_off
 from cosmodrome.wire import properties as props
 from cosmodrome.wire.record import Record, decode_records
 from tests.simulation.soak_ledger import Audit, Entry, Fate, Group, Ledger, Places, Recall, Sent
-from tests.simulation.soak_machine import STORE, AppendFuse, Machine, cut_off
+from tests.simulation.soak_machine import STORE, AppendFuse, Machine
 from tests.simulation.soak_orderly import OrderlyConsumer
-from tests.system.cluster import running
 
 SECOND, MINUTE = 1_000, 60_000
 HOUR = 60 * MINUTE

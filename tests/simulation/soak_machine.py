@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import errno
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +12,9 @@ from pathlib import Path
 from cosmodrome.broker.broker import Broker
 from cosmodrome.clock import Clock
 from cosmodrome.config import KIB, BrokerConfig, FlushDiskType, StoreConfig
-from cosmodrome.net.caller import Caller
 from cosmodrome.store import Appended, StoreMessage
 from cosmodrome.testing import Fault, FaultyDisk, Kind
+from cosmodrome.testing.kill import copy, cut_off_broker
 
 CONFIG = BrokerConfig(
     broker_name="broker-a",
@@ -85,7 +84,7 @@ class Machine:
         self.broker = Broker(self._config, config, clock=self._clock, used=lambda _path: 0.1)
         self._is_made = True
         if self.killed.is_set():
-            _cut_off(self.broker)
+            cut_off_broker(self.broker)
         self._append = self.broker.store.append
         self.broker.store.append = self._watched_append  # type: ignore[method-assign]
         await self.broker.start()
@@ -155,53 +154,5 @@ class Machine:
         self.store_path.mkdir()
         copy(self._home, self.store_path)
         if self._is_made:
-            _cut_off(self.broker)
+            cut_off_broker(self.broker)
         self.killed.set()
-
-
-def _cut_off(broker: Broker) -> None:
-    server = broker._server
-    if server._listener is not None:
-        server._listener.close()
-    for connection in list(server.connections):
-        connection.abort()
-    cut_off(broker._caller)
-
-
-def cut_off(caller: Caller) -> None:
-    """Nobody will hear of this side again."""
-    caller._closed = True
-    for link in caller._links.values():
-        if link.connection is not None:
-            link.connection.abort()
-
-
-def copy(source: Path, target: Path) -> None:
-    """Every file, and its holes as holes: a timer wheel has little else."""
-    for path in sorted(source.rglob("*")):
-        place = target / path.relative_to(source)
-        if path.is_dir():
-            place.mkdir()
-        else:
-            _copy_file(path, place)
-
-
-def _copy_file(source: Path, target: Path) -> None:
-    with source.open("rb") as reader, target.open("wb") as writer:
-        fd = reader.fileno()
-        size = os.fstat(fd).st_size
-        begin = end = 0
-        while (begin := _next_data(fd, end, size)) < size:
-            end = os.lseek(fd, begin, os.SEEK_HOLE)
-            writer.seek(begin)
-            writer.write(os.pread(fd, end - begin, begin))
-        writer.truncate(size)
-
-
-def _next_data(fd: int, begin: int, size: int) -> int:
-    try:
-        return os.lseek(fd, begin, os.SEEK_DATA)
-    except OSError as error:
-        if error.errno != errno.ENXIO:  # there is none any more
-            raise
-        return size

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import dataclasses
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from string import ascii_lowercase
 
 from cosmodrome.broker.broker import Broker
-from cosmodrome.clock import Clock, SystemClock
-from cosmodrome.config import MIB, BrokerConfig, NameServerConfig, NetConfig, StoreConfig
+from cosmodrome.config import BrokerConfig
 from cosmodrome.nameserver.server import NameServer
+from cosmodrome.testing.daemons import SMALL_STORE, running, running_broker, running_name_server
 
-# Small files: an index of Apache's size would be sparse, but it is mapped and walked all the same.
-SMALL_STORE = StoreConfig(
-    mapped_file_size_commit_log=8 * MIB,
-    mapped_file_size_consume_queue=20 * 1_000,
-    max_hash_slot_num=1_000,
-    max_index_num=4_000,
-)
+__all__ = ["SMALL_STORE", "Cluster", "running", "running_broker", "running_cluster", "running_name_server"]
 
 
 @dataclass
@@ -40,33 +32,6 @@ class Cluster:
 
 
 @asynccontextmanager
-async def running_name_server() -> AsyncIterator[NameServer]:
-    server = NameServer(NameServerConfig(listen_port=0), NetConfig(), SystemClock())
-    await server.start()
-    async with running(server.run):
-        yield server
-
-
-@asynccontextmanager
-async def running_broker(
-    folder: Path,
-    namesrv: str,
-    config: BrokerConfig | None = None,
-    store: StoreConfig = SMALL_STORE,
-    clock: Clock | None = None,
-) -> AsyncIterator[Broker]:
-    config = config or BrokerConfig(broker_name="broker-a")
-    broker = Broker(
-        dataclasses.replace(config, namesrv_addr=namesrv, listen_port=0),
-        dataclasses.replace(store, store_path_root_dir=str(folder)),
-        clock=clock,
-    )
-    await broker.start()
-    async with running(broker.run):
-        yield broker
-
-
-@asynccontextmanager
 async def running_cluster(folder: Path, brokers: int = 1) -> AsyncIterator[Cluster]:
     async with AsyncExitStack() as stack:
         name_server = await stack.enter_async_context(running_name_server())
@@ -76,15 +41,3 @@ async def running_cluster(folder: Path, brokers: int = 1) -> AsyncIterator[Clust
             broker = await stack.enter_async_context(running_broker(folder / name, name_server.address, config))
             cluster.brokers.append(broker)
         yield cluster
-
-
-@asynccontextmanager
-async def running(run: Callable[[asyncio.Event], Awaitable[None]]) -> AsyncIterator[None]:
-    """A daemon's `run`, from here to the end of the block."""
-    stop = asyncio.Event()
-    task = asyncio.ensure_future(run(stop))
-    try:
-        yield
-    finally:
-        stop.set()
-        await task

@@ -41,16 +41,17 @@ def cosmodrome_json(*arguments: str) -> list[dict[str, Any]]:
 
 
 class Daemon:
-    """A serving command: started in the block, stopped at its end."""
+    """A serving command: started in the block, stopped at its end. It begins with `open_files` as its soft limit."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, open_files: int | None = None) -> None:
+        self._limit = () if open_files is None else ("prlimit", f"--nofile={open_files}:")
         self._arguments = arguments
         self._lines: queue.Queue[str | None] = queue.Queue()
         self.output = ""
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "cosmodrome", *self._arguments],
+            [*self._limit, sys.executable, "-m", "cosmodrome", *self._arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -111,10 +112,10 @@ class Daemon:
         self._process.stdout.close()
 
 
-def up(data: Path, *arguments: str) -> Daemon:
+def up(data: Path, *arguments: str, open_files: int | None = None) -> Daemon:
     """`cosmodrome up` on free ports with small files."""
     data.mkdir(parents=True, exist_ok=True)
     conf = data / "broker.conf"
     conf.write_text(BROKER_CONF)
     ports = ("--namesrv-port", "0", "--broker-port", "0", "--console-port", "0")
-    return Daemon("up", "--data", str(data), "-c", str(conf), *ports, *arguments)
+    return Daemon("up", "--data", str(data), "-c", str(conf), *ports, *arguments, open_files=open_files)

@@ -28,7 +28,7 @@ from cosmodrome.wire.requests import SendBack, SendMessage
 from tests.system.cluster import SMALL_STORE, running_broker, running_name_server
 from tests.system.daemons import cosmodrome, cosmodrome_json, up
 
-PATIENCE_SECONDS = 10
+PATIENCE_SECONDS = 30
 TOPIC, GROUP = "orders", "billing"
 RETRY, DEAD = f"%RETRY%{GROUP}", f"%DLQ%{GROUP}"
 
@@ -43,7 +43,7 @@ class Post:
     caller: Caller
 
     async def call(self, command: Command) -> Command:
-        return await self.caller.call(self.broker.address, command, 3_000)
+        return await self.caller.call(self.broker.address, command, 20_000)
 
     async def send(self, body: bytes = b"x", *, topic: str = TOPIC, times: int | None = None, **properties: str) -> int:
         """The physical offset of a message sent over the wire."""
@@ -148,22 +148,27 @@ async def test_a_batch_cannot_be_delayed(tmp_path: Path) -> None:
 
 def test_a_delayed_message_from_the_command_line_outlives_kill_9(tmp_path: Path) -> None:
     assert "2 h" in cosmodrome("send", "--help").stdout
-    assert cosmodrome("send", "t", "x", "--delay-level", "19").returncode == 2
+    assert cosmodrome("send", "t", "x", "--delay-level", "0").returncode == 2
     with up(tmp_path) as daemon:
         namesrv = ("--namesrv", daemon.address("name server"))
         (sent,) = cosmodrome_json("send", "t", "later", "--delay-level", "2", *namesrv)
         cosmodrome_json("send", "t", "now", *namesrv)
-        assert [shown["body"] for shown in _tailed(1, *namesrv)] == ["now"]
+        (shown,) = _tailed(1, *namesrv)  # two commands take more than five seconds on a busy machine
+        assert shown["body"] == "now" or _waited_ms(shown) >= 5_000
         daemon.kill()
     with up(tmp_path) as daemon:
         namesrv = ("--namesrv", daemon.address("name server"))
         later = next(shown for shown in _tailed(2, *namesrv) if shown["body"] == "later")
     assert later["msgId"] == sent["msgId"]
-    assert later["storeTimestamp"] - later["bornTimestamp"] >= 5_000
+    assert _waited_ms(later) >= 5_000
 
 
 def _tailed(count: int, *namesrv: str) -> list[dict[str, Any]]:
     return cosmodrome_json("tail", "t", "--from", "earliest", "--limit", str(count), *namesrv)
+
+
+def _waited_ms(message: dict[str, Any]) -> int:
+    return int(message["storeTimestamp"]) - int(message["bornTimestamp"])
 
 
 # --- retries and dead letters

@@ -15,7 +15,7 @@ from cosmodrome.blocking import Producer as BlockingProducer
 from cosmodrome.blocking import PushConsumer as BlockingPushConsumer
 from cosmodrome.client.queue_reader import TopicReader
 from cosmodrome.codes import RequestCode, ResponseCode
-from cosmodrome.errors import BrokerError, InvalidMessage, SendFailed
+from cosmodrome.errors import InvalidMessage
 from cosmodrome.model import ConsumeFrom, MessageQueue, ReceivedMessage, SendStatus
 from cosmodrome.net.caller import Caller
 from cosmodrome.wire.command import Command
@@ -23,7 +23,7 @@ from cosmodrome.wire.record import parse_offset_msg_id
 from cosmodrome.wire.requests import CreateTopic
 from tests.system.cluster import Cluster, running_broker, running_cluster, running_name_server
 
-PATIENCE_SECONDS = 10
+PATIENCE_SECONDS = 30
 
 
 class Inbox:
@@ -193,7 +193,7 @@ async def create_topic(name: str, cluster: Cluster) -> None:
     caller = Caller()
     for broker in cluster.brokers:
         request = Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopic(name, 4, 4, 6))
-        reply = await caller.call(broker.address, request, 3_000)
+        reply = await caller.call(broker.address, request, 20_000)
         assert reply.code == ResponseCode.SUCCESS, reply.remark
     await caller.close()
 
@@ -237,7 +237,7 @@ async def test_what_cannot_be_promised_is_refused(tmp_path: Path) -> None:
             await producer.send(Message("t", b""))
         with pytest.raises(InvalidMessage, match="illegal"):
             await producer.send(Message("../../etc", b"x"))
-        with pytest.raises((BrokerError, SendFailed), match="forbidden"):
+        with pytest.raises(InvalidMessage, match="brokers only"):
             await producer.send(Message("SCHEDULE_TOPIC_XXXX", b"x"))
 
 
@@ -245,8 +245,8 @@ async def test_an_unknown_request_is_answered_as_such(tmp_path: Path) -> None:
     async with running_cluster(tmp_path) as cluster:
         caller = Caller()
         for address in (cluster.namesrv, cluster.broker.address):
-            reply = await caller.call(address, Command.request(31_999), 3_000)
+            reply = await caller.call(address, Command.request(31_999), 20_000)
             assert reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-        reply = await caller.call(cluster.broker.address, Command.request(RequestCode.PULL_MESSAGE), 3_000)
+        reply = await caller.call(cluster.broker.address, Command.request(RequestCode.PULL_MESSAGE), 20_000)
         assert (reply.code, "consumerGroup" in str(reply.remark)) == (ResponseCode.INVALID_PARAMETER, True)
         await caller.close()

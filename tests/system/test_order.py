@@ -12,7 +12,7 @@ from cosmodrome.net.connection import Connection
 from cosmodrome.testing import FakeClock
 from cosmodrome.wire.bodies import LockBatch, decode_locked
 from cosmodrome.wire.command import Command
-from cosmodrome.wire.requests import KvConfig
+from cosmodrome.wire.name_server_requests import KvConfig
 from tests.system.wired import GROUP, Wired, another, until, wired
 
 QUEUES = tuple(MessageQueue("t", "broker-a", queue_id) for queue_id in range(4))

@@ -19,7 +19,7 @@ from cosmodrome.broker.broker import Broker
 from cosmodrome.broker.pop.messages import REVIVE_GROUP
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.config import KIB, BrokerConfig, FlushDiskType, StoreConfig
-from cosmodrome.model import MessageModel, Property, RequestMode, TopicConfig
+from cosmodrome.model import MessageModel, Property, RequestMode, Subscription, TopicConfig
 from cosmodrome.net.caller import Caller
 from cosmodrome.testing import FakeClock
 from cosmodrome.wire import properties as props
@@ -45,12 +45,13 @@ from cosmodrome.wire.requests import (
     PeekMessage,
     PollingInfo,
     PopMessage,
+    ResetOffset,
     SendMessage,
     TopicHeader,
 )
 from tests.system.cluster import SMALL_STORE, running_broker
 
-PATIENCE_SECONDS = 10
+PATIENCE_SECONDS = 30
 TOPIC, GROUP, CLIENT = "orders", "billing", "c1"
 RETRY, RETRY_V2 = f"%RETRY%{GROUP}_{TOPIC}", f"%RETRY%{GROUP}+{TOPIC}"
 REVIVE = "rmq_sys_REVIVE_LOG_DefaultCluster"
@@ -635,3 +636,25 @@ async def test_a_group_pops_once_it_is_told_to(tmp_path: Path) -> None:
 async def test_the_revive_topic_is_there_from_the_start(tmp_path: Path) -> None:
     async with post_office(tmp_path) as post:
         assert post.broker.topics.topic(REVIVE) == TopicConfig(REVIVE, 8, 8)
+
+
+# --- offsets set anew
+
+
+@pytest.mark.parametrize("order", [False, True])
+async def test_a_group_that_pops_goes_on_where_it_was_reset_to(tmp_path: Path, order: bool) -> None:
+    """Who waits learns of it at once; acks of what was out before change nothing."""
+    async with post_office(tmp_path) as post:
+        await post.send(b"a", b"b", b"c")
+        beat = HeartbeatData(CLIENT, (), (ConsumerData(GROUP, subscriptions=(Subscription(TOPIC, "*"),)),))
+        await post.call(RequestCode.HEART_BEAT, body=beat.encode())
+        before = await post.pop(queue_id=0, order=order)
+        waiting = asyncio.create_task(post.pop(queue_id=0, order=order, poll_ms=60_000))
+        await post.until_waiting()
+        await post.clock.advance(1)
+        reset = ResetOffset(TOPIC, GROUP, 0, queue_id=0, offset=1)
+        assert (await post.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)).code == ResponseCode.SUCCESS
+        again = await asyncio.wait_for(waiting, PATIENCE_SECONDS)
+        await post.ack(before.handles[2])
+        assert (before.bodies, again.bodies) == ([b"a", b"b", b"c"], [b"b", b"c"])
+        assert post.broker.offsets.find_offset(GROUP, TOPIC, 0) == (1 if order else 3)

@@ -21,7 +21,7 @@ from cosmodrome.wire.trace import EndTransaction, Outcome, Pub, SubAfter, SubBef
 from tests.system.cluster import running_broker, running_cluster, running_name_server
 from tests.system.wired import until
 
-PATIENCE_SECONDS = 10
+PATIENCE_SECONDS = 30
 
 
 async def traces(namesrv: str, msg_id: str, count: int) -> list[TraceRecord]:

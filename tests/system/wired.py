@@ -23,7 +23,7 @@ from cosmodrome.wire.record import Record, decode_records
 from cosmodrome.wire.requests import PullFlag, PullMessage, PullReply, SendMessage, UnregisterClient
 from tests.system.cluster import SMALL_STORE, running_broker, running_name_server
 
-PATIENCE_SECONDS = 10
+PATIENCE_SECONDS = 30
 CALL_TIMEOUT_MS = 10_000
 GROUP = "g"
 

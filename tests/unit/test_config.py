@@ -45,7 +45,7 @@ def test_defaults_are_apaches() -> None:
 
 def test_apaches_keys_set_our_fields() -> None:
     properties = {
-        "brokerName": "b-1",
+        "brokerName": "east@b-1",
         "brokerIP1": "10.0.0.1",
         "listenPort": " 10921 ",
         "autoCreateTopicEnable": "FALSE",
@@ -53,7 +53,7 @@ def test_apaches_keys_set_our_fields() -> None:
         "serverChannelMaxIdleTimeSeconds": "60",
     }
     broker = BrokerConfig().with_properties(properties)
-    assert (broker.broker_name, broker.broker_ip1, broker.listen_port) == ("b-1", "10.0.0.1", 10_921)
+    assert (broker.broker_name, broker.broker_ip1, broker.listen_port) == ("east@b-1", "10.0.0.1", 10_921)
     assert broker.auto_create_topic_enable is False
     assert StoreConfig().with_properties(properties).flush_disk_type is FlushDiskType.SYNC_FLUSH
     assert NetConfig().with_properties(properties).idle_seconds == 60
@@ -123,6 +123,11 @@ def test_addresses_are_separated_by_semicolons_or_commas() -> None:
     assert parse_addresses("") == ()
     assert BrokerConfig(namesrv_addr="a:1;b:2").name_servers == ("a:1", "b:2")
     assert ClientConfig(namesrv="a:1").name_servers == ("a:1",)
+
+
+def test_a_client_rests_between_its_rounds() -> None:
+    with pytest.raises(ConfigError, match="persist_offset_interval_ms must be a whole number, at least 1"):
+        ClientConfig(persist_offset_interval_ms=0)
 
 
 @pytest.mark.parametrize("text", ["a", "a:", ":1", "a:0", "a:65536", "a:x", "a:-1", "a:1;b", "a:²"])

@@ -11,8 +11,10 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.TreeMap;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentMap;
 import java.util.stream.Stream;
@@ -24,6 +26,7 @@ import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageClientIDSetter;
 import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.common.sysflag.MessageSysFlag;
 import org.apache.rocketmq.remoting.protocol.RemotingCommand;
 import org.apache.rocketmq.remoting.protocol.RemotingSerializable;
@@ -373,6 +376,57 @@ public final class Golden {
         }
         writeBody("consumerOffset", offsetTable);
         route();
+        consumerCalls();
+    }
+
+    /** What brokers ask of consumers. Maps that keep their order, so that the files are always the same. */
+    private void consumerCalls() throws Exception {
+        MessageQueue first = new MessageQueue("orders", "broker-a", 0);
+        MessageQueue second = new MessageQueue("orders", "broker-a", 1);
+        Map<MessageQueue, Long> offsets = new LinkedHashMap<>();
+        offsets.put(first, 7L);
+        offsets.put(second, 4_294_967_299L);
+        Object reset = make("ResetOffsetBody");
+        set(reset, "OffsetTable", offsets);
+        write("resetOffset.json", RemotingSerializable.encode(reset));
+
+        Object status = make("GetConsumerStatusBody");
+        set(status, "MessageQueueTable", offsets);
+        Map<MessageQueue, Long> others = Map.of(new MessageQueue("orders", "broker-a", 1), 8L);
+        set(status, "ConsumerTable", new HashMap<>(Map.of("192.0.2.9@1", others)));
+        write("consumerStatus.json", RemotingSerializable.encode(status));
+
+        Object result = make("ConsumeMessageDirectlyResult");
+        Class<?> results = find("CMResult");
+        set(result, "Order", true);
+        set(result, "AutoCommit", false);
+        set(result, "ConsumeResult", results.getField("CR_THROW_EXCEPTION").get(null));
+        set(result, "Remark", "java.lang.IllegalStateException: grün");
+        set(result, "SpentTimeMills", 12L);
+        write("consumeDirectly.json", RemotingSerializable.encode(result));
+        runningInfo(first);
+    }
+
+    private void runningInfo(MessageQueue queue) throws Exception {
+        Object progress = make("ProcessQueueInfo");
+        set(progress, "CommitOffset", 7L);
+        set(progress, "CachedMsgCount", 3);
+        set(progress, "CachedMsgMinOffset", 7L);
+        set(progress, "CachedMsgMaxOffset", 9L);
+        set(progress, "Locked", true);
+        set(progress, "LastPullTimestamp", BORN_MS);
+        set(progress, "LastConsumeTimestamp", STORED_MS);
+        Object speed = make("ConsumeStatus");
+        set(speed, "PullRT", 1.5);
+        set(speed, "ConsumeFailedMsgs", 2L);
+        Object info = make("ConsumerRunningInfo");
+        java.util.Properties properties = new java.util.Properties();
+        properties.setProperty("PROP_CONSUMEORDERLY", "true");
+        set(info, "Properties", properties);
+        set(info, "MqTable", new TreeMap<>(Map.of(queue, progress)));
+        set(info, "StatusTable", new TreeMap<>(Map.of("orders", speed)));
+        set(info, "Jstack", "main\n\tat a.B.c(B.java:1)");
+        write("runningInfo.json", RemotingSerializable.encode(info));
     }
 
     private void route() throws Exception {

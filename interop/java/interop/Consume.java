@@ -6,6 +6,7 @@ import java.util.TreeSet;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.concurrent.locks.LockSupport;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
@@ -26,6 +27,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
  * [orderly=true] [compact=true: index, queue and offset only, the body checked here]
  * [fail=true: refuse every message] [maxReconsumeTimes] [retryLevel: the delay level of a refused message]
  * [popInvisibleMs: let the broker say what to read and how; 5.x only] [hang=true: never finish with a message]
+ * Unless it hangs, it is done with every message it has printed when it ends.
  */
 public final class Consume {
     private static final int TICK_MS = 50;
@@ -34,23 +36,25 @@ public final class Consume {
     // periodic heartbeat holds the lock. Whoever loses waits for the next one, by default 30 s later.
     private static final int HEARTBEAT_MS = 1_000;
     private static final int PERSIST_OFFSET_MS = 500;
+    // By default a consumer that is shut down forgets what its listener has just been given.
+    private static final int FINISH_MS = 20_000;
     private static final String RETRY_TOPIC_PREFIX = "%RETRY%";
 
     private final Args args;
     private final DefaultMQPushConsumer consumer;
     private final AtomicInteger received = new AtomicInteger();
     private final AtomicLong lastAt = new AtomicLong(System.nanoTime());
-    private volatile boolean inputClosed;
 
     private Consume(Args args) {
         this.args = args;
         consumer = new DefaultMQPushConsumer(args.text("group"), null, new AllocateMessageQueueAveragely(),
             args.flag("trace"), null);
-        consumer.setNamesrvAddr(args.text("namesrv"));
+        Clients.prepare(consumer, args.text("namesrv"));
         consumer.setInstanceName("consume-" + ProcessHandle.current().pid());
         consumer.setPollNameServerInterval(POLL_NAMESRV_MS);
         consumer.setHeartbeatBrokerInterval(HEARTBEAT_MS);
         consumer.setPersistConsumerOffsetInterval(PERSIST_OFFSET_MS);
+        consumer.setAwaitTerminationMillisWhenShutdown(args.flag("hang") ? 0 : FINISH_MS);
         consumer.setConsumeFromWhere(switch (args.text("from", "first")) {
             case "first" -> ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET;
             case "last" -> ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET;
@@ -79,8 +83,7 @@ public final class Consume {
         run.listen();
         run.consumer.start();
         Json.line(Json.object("ready", true));
-        run.watchInput();
-        run.waitForTheEnd();
+        run.waitForTheEnd(Program.watchInput());
         run.consumer.shutdown();
         Json.line(Json.object("done", run.received.get()));
         Program.end();
@@ -117,11 +120,11 @@ public final class Consume {
         }
     }
 
+    /** Not even an interrupt ends it: a listener that returned would finish with its message. */
     private static void hang() {
-        try {
-            Thread.sleep(Long.MAX_VALUE);
-        } catch (InterruptedException e) {
-            Thread.currentThread().interrupt();
+        while (true) {
+            LockSupport.park();
+            Thread.interrupted();    // or it could not park again
         }
     }
 
@@ -134,24 +137,9 @@ public final class Consume {
         lastAt.set(System.nanoTime());
     }
 
-    private void watchInput() {
-        Thread reader = new Thread(() -> {
-            try {
-                while (System.in.read() >= 0) {
-                    continue;    // only the end of input means something
-                }
-            } catch (java.io.IOException e) {
-                System.err.println("standard input: " + e);
-            }
-            inputClosed = true;
-        });
-        reader.setDaemon(true);
-        reader.start();
-    }
-
-    private void waitForTheEnd() throws InterruptedException {
+    private void waitForTheEnd(Thread input) throws InterruptedException {
         List<String> assigned = new ArrayList<>();
-        while (!ended()) {
+        while (input.isAlive() && !ended()) {
             List<String> now = assignedQueues();
             if (!now.equals(assigned)) {
                 Json.line(Json.object("assigned", now));
@@ -164,8 +152,7 @@ public final class Consume {
 
     private boolean ended() {
         long idleMs = TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - lastAt.get());
-        return inputClosed
-            || args.has("count") && received.get() >= args.number("count", 0)
+        return args.has("count") && received.get() >= args.number("count", 0)
             || args.has("idleMs") && idleMs > args.number("idleMs", 0);
     }
 

@@ -1,6 +1,5 @@
 package interop;
 
-import java.util.ArrayList;
 import java.util.Collection;
 import java.util.List;
 import java.util.Map;
@@ -11,23 +10,25 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
- * A lite pull consumer: polls until count messages came or idleMs passed without one, commits, and prints
- * one line per message, {"committed":{"broker:queue":offset}} and {"done":n}.
+ * A lite pull consumer: prints {"ready":true}, polls until count messages came, idleMs passed without one or standard
+ * input closed, commits, and prints one line per message, {"committed":{"broker:queue":offset}} and {"done":n}. With
+ * seek it goes back when count messages came, and polls as many once more.
  *
- * namesrv group topic count [idleMs] [expression] [mode=subscribe|assign] [seek: start of every queue]
+ * namesrv group topic count [idleMs] [expression] [mode=subscribe|assign] [seek: offset in every queue]
  */
 public final class LitePull {
     private static final int POLL_MS = 500;
     private static final int HEARTBEAT_MS = 1_000;    // see Consume
-    private static final int DEFAULT_IDLE_MS = 15_000;
+    private static final int DEFAULT_IDLE_MS = 40_000;    // 5.3.3 sometimes starts 20 s late
 
     private final Args args;
     private final DefaultLitePullConsumer consumer;
+    private final Thread input = Program.watchInput();
 
     private LitePull(Args args) {
         this.args = args;
         consumer = new DefaultLitePullConsumer(args.text("group"));
-        consumer.setNamesrvAddr(args.text("namesrv"));
+        Clients.prepare(consumer, args.text("namesrv"));
         consumer.setInstanceName("lite-pull-" + ProcessHandle.current().pid());
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setAutoCommit(false);
@@ -42,10 +43,16 @@ public final class LitePull {
             run.consumer.subscribe(run.args.text("topic"), run.args.text("expression", "*"));
         }
         run.consumer.start();
+        Json.line(Json.object("ready", true));
+        Json.flush();
         if (assign) {
-            run.assign();
+            run.consumer.assign(run.queues());
         }
         int received = run.poll();
+        if (run.args.has("seek")) {
+            run.seek(run.args.number64("seek"));
+            received += run.poll();
+        }
         run.consumer.commitSync();
         run.printCommitted();
         Json.line(Json.object("done", received));
@@ -54,13 +61,14 @@ public final class LitePull {
         Program.end();
     }
 
-    private void assign() throws Exception {
-        Collection<MessageQueue> queues = consumer.fetchMessageQueues(args.text("topic"));
-        consumer.assign(queues);
-        if (args.has("seek")) {
-            for (MessageQueue queue : queues) {
-                consumer.seek(queue, args.number64("seek"));
-            }
+    private Collection<MessageQueue> queues() throws Exception {
+        return consumer.fetchMessageQueues(args.text("topic"));
+    }
+
+    /** Only with all messages polled: a pull that finds some while the client seeks may bring them twice. */
+    private void seek(long offset) throws Exception {
+        for (MessageQueue queue : queues()) {
+            consumer.seek(queue, offset);
         }
     }
 
@@ -68,11 +76,12 @@ public final class LitePull {
         int received = 0;
         long idleMs = args.number("idleMs", DEFAULT_IDLE_MS);
         long lastAt = System.currentTimeMillis();
-        while (received < args.number("count", 0) && System.currentTimeMillis() - lastAt < idleMs) {
+        while (input.isAlive() && received < args.number("count", 0) && System.currentTimeMillis() - lastAt < idleMs) {
             List<MessageExt> messages = consumer.poll(POLL_MS);
             for (MessageExt message : messages) {
                 Json.line(Messages.full(message));
             }
+            Json.flush();
             if (!messages.isEmpty()) {
                 received += messages.size();
                 lastAt = System.currentTimeMillis();
@@ -83,7 +92,7 @@ public final class LitePull {
 
     private void printCommitted() throws Exception {
         Map<String, Object> offsets = new TreeMap<>();
-        for (MessageQueue queue : new ArrayList<>(consumer.fetchMessageQueues(args.text("topic")))) {
+        for (MessageQueue queue : queues()) {
             offsets.put(queue.getBrokerName() + ":" + queue.getQueueId(), consumer.committed(queue));
         }
         Json.line(Json.object("committed", offsets));

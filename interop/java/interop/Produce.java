@@ -20,7 +20,8 @@ import org.apache.rocketmq.common.message.MessageQueue;
  *
  * namesrv group topic count mode=sync|async|oneway|batch|orderly
  * [bodySize] [bodies=base64,base64] [tags=a,b: taken in turn] [keys=k-%d] [prop.NAME=VALUE, %d is the index]
- * [trace=true] [flag] [delayLevel] [threads] [batchSize] [first: index of the first message] [quiet=true: failures only]
+ * [trace=true: and stay until standard input closes] [flag] [delayLevel] [threads] [batchSize]
+ * [first: index of the first message] [quiet=true: failures only]
  */
 public final class Produce {
     private static final int SEND_TIMEOUT_MS = 10_000;
@@ -44,7 +45,7 @@ public final class Produce {
         count = bodies == null ? args.number("count", 1) : bodies.length;
         quiet = args.flag("quiet");
         producer = new DefaultMQProducer(args.text("group"), null, args.flag("trace"), null);
-        producer.setNamesrvAddr(args.text("namesrv"));
+        Clients.prepare(producer, args.text("namesrv"));
         producer.setSendMsgTimeout(SEND_TIMEOUT_MS);
         producer.setInstanceName("produce-" + ProcessHandle.current().pid());
     }
@@ -56,6 +57,9 @@ public final class Produce {
         run.sendAll();
         Json.line(Json.object("done", run.count, "failed", run.failed.get()));
         Json.flush();
+        if (run.args.flag("trace")) {
+            Program.watchInput().join();    // what is not traced yet is lost when the client ends
+        }
         run.producer.shutdown();
         Program.end();
     }

@@ -1,7 +1,9 @@
 package interop;
 
 import java.io.BufferedReader;
+import java.io.ByteArrayOutputStream;
 import java.io.InputStreamReader;
+import java.io.PrintStream;
 import java.lang.reflect.Method;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
@@ -11,6 +13,8 @@ import java.util.Properties;
 import java.util.Set;
 import java.util.TreeMap;
 import java.util.TreeSet;
+import org.apache.commons.cli.Options;
+import org.apache.commons.cli.PosixParser;
 import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
@@ -18,7 +22,9 @@ import org.apache.rocketmq.common.MQVersion;
 import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.srvutil.ServerUtil;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
+import org.apache.rocketmq.tools.command.SubCommand;
 
 /**
  * Queries and admin calls, one per line of standard input: a name and key=value words, separated by tabs.
@@ -28,7 +34,7 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
  * Arguments of the program: namesrv. The end of input ends it.
  */
 public final class Query {
-    private static final int TIMEOUT_MS = 5_000;
+    private static final int TIMEOUT_MS = 20_000;
 
     private final DefaultMQProducer producer;
     private final DefaultMQAdminExt admin;
@@ -38,10 +44,10 @@ public final class Query {
         namesrv = args.text("namesrv");
         String instance = "query-" + ProcessHandle.current().pid();
         producer = new DefaultMQProducer("interop-query-producer");
-        producer.setNamesrvAddr(namesrv);
+        Clients.prepare(producer, namesrv);
         producer.setInstanceName(instance + "-producer");
         admin = new DefaultMQAdminExt(TIMEOUT_MS);
-        admin.setNamesrvAddr(namesrv);
+        Clients.prepare(admin, namesrv);
         admin.setInstanceName(instance);
     }
 
@@ -107,8 +113,76 @@ public final class Query {
             case "deleteKv" -> deleteKv(args);
             case "enableOrderConf" -> enableOrderConf();
             case "putOrderConf" -> putOrderConf(args);
+            case "consumerClients" -> consumerClients(args.text("group"));
+            case "runningInfo" -> runningInfo(args);
+            case "consumerStatus" -> consumerStatus(args);
+            case "resetOffset" -> offsets(admin.resetOffsetByTimestamp(
+                args.text("topic"), args.text("group"), args.number64("timestamp"), args.flag("force")));
+            case "consumeDirectly" -> consumeDirectly(args);
+            case "mqadmin" -> mqadmin(args);
             default -> throw new IllegalArgumentException("unknown call " + name);
         };
+    }
+
+    private Object consumerClients(String group) throws Exception {
+        TreeSet<String> ids = new TreeSet<>();
+        for (var connection : admin.examineConsumerConnectionInfo(group).getConnectionSet()) {
+            ids.add(connection.getClientId());
+        }
+        return ids;
+    }
+
+    private Object runningInfo(Args args) throws Exception {
+        var info = admin.getConsumerRunningInfo(args.text("group"), args.text("client"), args.flag("stacks"));
+        Map<String, Object> queues = new TreeMap<>();
+        for (var entry : info.getMqTable().entrySet()) {
+            MessageQueue queue = entry.getKey();
+            queues.put(queue.getTopic() + ":" + queue.getQueueId(), entry.getValue().getCommitOffset());
+        }
+        TreeSet<String> subscribed = new TreeSet<>();
+        for (var subscription : info.getSubscriptionSet()) {
+            subscribed.add(subscription.getTopic());
+        }
+        return Json.object("properties", new TreeMap<>(info.getProperties()), "queues", queues, "subscribed", subscribed,
+            "statuses", new TreeSet<>(info.getStatusTable().keySet()), "stacks", info.getJstack());
+    }
+
+    private Object consumerStatus(Args args) throws Exception {
+        Map<String, Object> clients = new TreeMap<>();
+        for (var entry : admin.getConsumeStatus(args.text("topic"), args.text("group"), args.text("client")).entrySet()) {
+            clients.put(entry.getKey(), offsets(entry.getValue()));
+        }
+        return clients;
+    }
+
+    private static Map<String, Object> offsets(Map<MessageQueue, Long> table) {
+        Map<String, Object> offsets = new TreeMap<>();
+        table.forEach((queue, offset) -> offsets.put(String.valueOf(queue.getQueueId()), offset));
+        return offsets;
+    }
+
+    private Object consumeDirectly(Args args) throws Exception {
+        var result = admin.consumeMessageDirectly(
+            args.text("group"), args.text("client"), args.text("topic"), args.text("id"));
+        return Json.object("result", result.getConsumeResult().name(), "order", result.isOrder(),
+            "remark", result.getRemark(), "spentMs", result.getSpentTimeMills());
+    }
+
+    /** One of mqadmin's own commands, by its class; what it prints. */
+    private Object mqadmin(Args args) throws Exception {
+        System.setProperty("rocketmq.namesrv.addr", namesrv);    // which is what mqadmin does with its -n
+        SubCommand command = (SubCommand) Class.forName("org.apache.rocketmq.tools.command." + args.text("command"))
+            .getDeclaredConstructor().newInstance();
+        Options options = command.buildCommandlineOptions(ServerUtil.buildCommandlineOptions(new Options()));
+        ByteArrayOutputStream printed = new ByteArrayOutputStream();
+        PrintStream lines = System.out;
+        System.setOut(new PrintStream(printed, true, StandardCharsets.UTF_8));
+        try {
+            command.execute(new PosixParser().parse(options, args.text("words").split(" ")), options, null);
+        } finally {
+            System.setOut(lines);
+        }
+        return printed.toString(StandardCharsets.UTF_8);
     }
 
     /** A name server tells of these settings in routes only if it is asked to. */

@@ -21,7 +21,7 @@ import org.apache.rocketmq.common.message.MessageExt;
  * namesrv group topic count
  */
 public final class Request {
-    private static final int REQUEST_TIMEOUT_MS = 15_000;
+    private static final int REQUEST_TIMEOUT_MS = 60_000;    // 5.3.3 sometimes starts 20 s late
     private static final int POLL_NAMESRV_MS = 1_000;
     private static final int HEARTBEAT_MS = 1_000;
 
@@ -70,7 +70,7 @@ public final class Request {
 
     private static DefaultMQProducer producer(Args args, String role) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer(args.text("group") + "-" + role);
-        producer.setNamesrvAddr(args.text("namesrv"));
+        Clients.prepare(producer, args.text("namesrv"));
         producer.setInstanceName(role + "-" + ProcessHandle.current().pid());
         producer.setPollNameServerInterval(POLL_NAMESRV_MS);
         producer.setHeartbeatBrokerInterval(HEARTBEAT_MS);
@@ -80,7 +80,7 @@ public final class Request {
 
     private static DefaultMQPushConsumer consumer(Args args, DefaultMQProducer replier) throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(args.text("group"));
-        consumer.setNamesrvAddr(args.text("namesrv"));
+        Clients.prepare(consumer, args.text("namesrv"));
         consumer.setInstanceName("consumer-" + ProcessHandle.current().pid());
         consumer.setPollNameServerInterval(POLL_NAMESRV_MS);
         consumer.setHeartbeatBrokerInterval(HEARTBEAT_MS);

@@ -26,7 +26,7 @@ public final class Timed {
         Program.failLoudly();
         Args args = new Args(words, 0);
         DefaultMQProducer producer = new DefaultMQProducer(args.text("group"));
-        producer.setNamesrvAddr(args.text("namesrv"));
+        Clients.prepare(producer, args.text("namesrv"));
         producer.setInstanceName("timed-" + ProcessHandle.current().pid());
         producer.setSendMsgTimeout(SEND_TIMEOUT_MS);
         producer.start();

@@ -29,7 +29,7 @@ public final class Transact {
     private Transact(Args args) {
         this.args = args;
         producer = new TransactionMQProducer(null, args.text("group"), null, args.flag("trace"), null);
-        producer.setNamesrvAddr(args.text("namesrv"));
+        Clients.prepare(producer, args.text("namesrv"));
         producer.setInstanceName("transact-" + ProcessHandle.current().pid());
         producer.setHeartbeatBrokerInterval(HEARTBEAT_MS);
         producer.setSendMsgTimeout(SEND_TIMEOUT_MS);

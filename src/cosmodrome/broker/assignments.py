@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 
 from cosmodrome.broker.topics import Topics
 from cosmodrome.client.name_servers import NameServers
-from cosmodrome.client.rebalance import averagely, by_circle
+from cosmodrome.client.rebalance import Strategy, averagely, by_circle
 from cosmodrome.client.routes import subscribe_queues
 from cosmodrome.clock import Clock
 from cosmodrome.config import BrokerConfig
@@ -23,7 +23,6 @@ FRESH_MS = 5_000
 MAX_KNOWN_TOPICS = 10_000
 ANY_QUEUE = -1
 
-Strategy = Callable[[Iterable[MessageQueue], Iterable[str], str], list[MessageQueue]]
 STRATEGIES: dict[str, Strategy] = {"AVG": averagely, "AVG_BY_CIRCLE": by_circle}
 
 

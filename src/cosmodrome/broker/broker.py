@@ -18,6 +18,7 @@ from cosmodrome.broker.delays import Delays
 from cosmodrome.broker.groups import Groups
 from cosmodrome.broker.long_polls import HeldPull, LongPolls
 from cosmodrome.broker.overload import Overload
+from cosmodrome.broker.pop.polls import ANY_QUEUE, PollKey
 from cosmodrome.broker.pop.pops import Pops
 from cosmodrome.broker.pop.revive import Revives
 from cosmodrome.broker.queue_locks import QueueLocks
@@ -243,10 +244,19 @@ class Broker:
         if self.long_polls.hold(HeldPull(topic, queue_id, offset, codes, deadline_ms, waiter)):
             await waiter
 
+    def reset_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Set a running group's offset; who reads the queue learns of it now, or when it next asks for messages."""
+        self.offsets.reset(group, topic, queue_id, offset)
+        self._wake(self.long_polls.take_queue(topic, queue_id))
+        self.pops.more(PollKey(topic, group, queue_id))
+        self.pops.more(PollKey(topic, group, ANY_QUEUE))
+
     def member_left(self, group: str) -> None:
-        """Tell those who stay; when nobody does, the group's filters are no longer needed."""
-        if self.filters is not None and self.clients.find_consumers(group) is None:
-            self.filters.unregister(group, self.clock.now_ms())
+        """Tell those who stay; when nobody does, the group's filters and resets are no longer needed."""
+        if self.clients.find_consumers(group) is None:
+            self.offsets.drop_resets(group)
+            if self.filters is not None:
+                self.filters.unregister(group, self.clock.now_ms())
         self.watch_agreement(group)
         self.notify_members(group)
 

@@ -26,24 +26,48 @@ class ConsumerOffsets(SavedTable):
     A commit overwrites, also with a smaller value: whoever resets an offset means it. Commits are saved every few
     seconds, so after a crash a group may see its last few messages again, never miss one. An offset that was moved
     because of something stored (`commit_ahead`) is not saved before that is on disk.
+
+    A running consumer goes on from where it is and commits that. So a reset that it must follow is kept until it asks
+    for messages again (`take_reset`); what is committed until then is of the time before, and does not count.
     """
 
     def __init__(self, path: Path, clock: Clock) -> None:
         super().__init__(path, clock)
         self._offsets: dict[str, dict[int, int]] = {}
         self._ahead: dict[tuple[str, int], _Ahead] = {}
+        self._resets: dict[tuple[str, int], int] = {}  # that a running consumer has not heard of
         stored = state_file.load(path, ConsumerOffsetsBody.decode)
         if stored is not None:
             self._offsets.update({key: dict(queues) for key, queues in stored.offsets.items()})
             self.data_version = stored.data_version
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        if not self.has_reset(group, topic, queue_id):
+            self._commit(group, topic, queue_id, offset)
+
+    def _commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         queues = self._offsets.setdefault(f"{topic}@{group}", {})
         if queues.get(queue_id) != offset:
             queues[queue_id] = offset
             self.changed()
         if self._ahead:
             self._ahead.pop((f"{topic}@{group}", queue_id), None)
+
+    def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Commit for a consumer that runs and must hear of it."""
+        self._commit(group, topic, queue_id, offset)
+        self._resets[f"{topic}@{group}", queue_id] = offset
+
+    def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
+        return bool(self._resets) and (f"{topic}@{group}", queue_id) in self._resets
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Where the consumer that asks now has to go on; None, nearly always, where it is."""
+        return self._resets.pop((f"{topic}@{group}", queue_id), None) if self._resets else None
+
+    def drop_resets(self, group: str) -> None:
+        """Nobody of the group runs any more: whoever comes next begins at what is committed."""
+        self._resets = {place: to for place, to in self._resets.items() if not place[0].endswith("@" + group)}
 
     def commit_ahead(self, group: str, topic: str, queue_id: int, offset: int, log_end: int) -> None:
         """Commit, but save it only once everything below `log_end` is on disk (`settle`)."""
@@ -89,6 +113,7 @@ class ConsumerOffsets(SavedTable):
         for key in list(keys):
             del self._offsets[key]
             self._ahead = {place: ahead for place, ahead in self._ahead.items() if place[0] != key}
+            self._resets = {place: offset for place, offset in self._resets.items() if place[0] != key}
             self.changed()
 
     def encoded(self) -> bytes:

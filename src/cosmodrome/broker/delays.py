@@ -8,10 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cosmodrome.broker.delay_offsets import DelayOffsets
-from cosmodrome.broker.topics import HALF_TOPIC
 from cosmodrome.clock import Clock, sleep_unless
 from cosmodrome.errors import InvalidParameter, MessageIllegal, ProtocolError, ServiceNotAvailable
-from cosmodrome.model import SCHEDULE_TOPIC, Property
+from cosmodrome.model import HALF_TOPIC, SCHEDULE_TOPIC, Property
 from cosmodrome.store.message import StoreMessage
 from cosmodrome.store.message_store import MessageStore
 from cosmodrome.wire import properties as props

@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple
 
-from cosmodrome.broker.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from cosmodrome.errors import MessageIllegal
-from cosmodrome.model import Property
+from cosmodrome.model import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, Property
 from cosmodrome.store.message import StoreMessage
 from cosmodrome.wire import properties as props
 from cosmodrome.wire.record import Record, SysFlag, pack_host

@@ -53,6 +53,10 @@ class LongPolls(Generic[W]):
             return []
         return self._take(key, lambda pull: pull.wants(next_offset, tags_code))
 
+    def take_queue(self, topic: str, queue_id: int) -> list[HeldPull[W]]:
+        """Every pull of a queue, whatever it waits for."""
+        return self._take((topic, queue_id), lambda _: True) if (topic, queue_id) in self._held else []
+
     def take_expired(self, now_ms: int) -> list[HeldPull[W]]:
         due: list[HeldPull[W]] = []
         for key in list(self._held):

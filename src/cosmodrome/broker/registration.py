@@ -14,7 +14,7 @@ from cosmodrome.errors import ClientError
 from cosmodrome.net.caller import Caller
 from cosmodrome.wire.bodies import RegisterBrokerBody
 from cosmodrome.wire.command import Command
-from cosmodrome.wire.requests import BrokerHeader, RegisterBroker
+from cosmodrome.wire.name_server_requests import BrokerHeader, RegisterBroker
 
 log = logging.getLogger(__name__)
 

@@ -15,11 +15,17 @@ from cosmodrome.config import BrokerConfig
 from cosmodrome.errors import InvalidParameter, NoPermission, TopicNotFound
 from cosmodrome.model import (
     AUTO_CREATE_TOPIC,
+    BENCHMARK_TOPIC,
+    HALF_TOPIC,
+    NOT_SENDABLE_TOPICS,
+    OFFSET_MOVED_EVENT,
+    OP_HALF_TOPIC,
     READ_WRITE,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
+    SELF_TEST_TOPIC,
     SYSTEM_PREFIX,
-    TRACE_TOPIC,
+    SYSTEM_TOPICS,
     Perm,
     TopicConfig,
     check_topic,
@@ -30,18 +36,7 @@ from cosmodrome.wire.bodies import TopicConfigWrapper
 
 log = logging.getLogger(__name__)
 
-SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
-BENCHMARK_TOPIC = "BenchmarkTest"
-HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
-OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
-OFFSET_MOVED_EVENT = "OFFSET_MOVED_EVENT"
 TIMER_TOPIC = "rmq_sys_wheel_timer"
-
-NOT_SENDABLE = frozenset(
-    {SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_EVENT}
-)
-SYSTEM_TOPICS = NOT_SENDABLE | {AUTO_CREATE_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC}
 
 MAX_QUEUES = 65_535
 DELAY_LEVELS = 18
@@ -80,7 +75,7 @@ class Topics(SavedTable):
 
     def sendable(self, name: str, template: str, queues_wanted: int) -> TopicConfig:
         """The topic to send to, created from `template` when it may be."""
-        if name in NOT_SENDABLE:
+        if name in NOT_SENDABLE_TOPICS:
             raise NoPermission(f"Sending message to topic[{name}] is forbidden.")
         found = self._topics.get(name)
         if found is None:

@@ -32,9 +32,6 @@ from cosmodrome.broker.half_messages import (
     to_half,
 )
 from cosmodrome.broker.topics import (
-    CHECK_MAX_TIME_TOPIC,
-    HALF_TOPIC,
-    OP_HALF_TOPIC,
     TIMER_TOPIC,
     Topics,
 )
@@ -50,7 +47,14 @@ from cosmodrome.errors import (
     RequestError,
     ServiceNotAvailable,
 )
-from cosmodrome.model import SCHEDULE_TOPIC, Property, TopicConfig
+from cosmodrome.model import (
+    CHECK_MAX_TIME_TOPIC,
+    HALF_TOPIC,
+    OP_HALF_TOPIC,
+    SCHEDULE_TOPIC,
+    Property,
+    TopicConfig,
+)
 from cosmodrome.net.connection import Connection
 from cosmodrome.store.message import Appended, Durability, StoreMessage
 from cosmodrome.store.message_store import MessageStore

@@ -7,13 +7,12 @@ from datetime import datetime, timedelta
 
 import click
 
-from cosmodrome.cli.options import duration, instant, namesrv_option, output_option
+from cosmodrome.cli.access import Access, access_options, hints_at_start
+from cosmodrome.cli.options import duration, instant, output_option
 from cosmodrome.cli.output import echo_json, message_json, message_text, send_result_json, send_result_text
-from cosmodrome.client.outgoing import MAX_DELAY_LEVEL
 from cosmodrome.client.producer import Producer
 from cosmodrome.client.queue_reader import TopicReader
 from cosmodrome.client.subscribing import Sql
-from cosmodrome.errors import ConnectionFailed
 from cosmodrome.model import ALL_TAGS, Message, SendResult
 from cosmodrome.net.loop import run
 
@@ -28,13 +27,13 @@ CLI_GROUP = "cosmodrome-cli"
 @click.option("--property", "pairs", multiple=True, metavar="NAME=VALUE", help="A user property; several may be given.")
 @click.option(
     "--delay-level",
-    type=click.IntRange(1, MAX_DELAY_LEVEL),
+    type=click.IntRange(1),
     help="Deliver later: by default level 1 is 1 s, 2 is 5 s, 3 is 10 s, 5 is 1 min, 14 is 10 min, 18 is 2 h.",
 )
 @click.option("--delay", type=duration, metavar="DURATION", help="Deliver so much later: 90s, 1h30m, 7d.")
 @click.option("--deliver-at", type=instant, metavar="TIME", help="Deliver then: 2030-01-31T09:00, or with +02:00 or Z.")
 @click.option("--timeout", "timeout_ms", default=3_000, show_default=True, help="Milliseconds to wait for the broker.")
-@namesrv_option
+@access_options
 @output_option
 def send(
     topic: str,
@@ -46,7 +45,7 @@ def send(
     delay: timedelta | None,
     deliver_at: datetime | None,
     timeout_ms: int,
-    namesrv: str,
+    access: Access,
     output: str,
 ) -> None:
     """Send BODY to TOPIC; BODY - reads it from standard input."""
@@ -63,10 +62,8 @@ def send(
         delay=delay,
         deliver_at=deliver_at,
     )
-    try:
-        result = run(_send(message, namesrv, timeout_ms))
-    except ConnectionFailed as error:
-        raise click.ClickException(f"{error}. Is it running? `cosmodrome up` starts one here.") from error
+    with hints_at_start():
+        result = run(_send(message, access, timeout_ms))
     if output == "json":
         echo_json(send_result_json(result))
     else:
@@ -83,8 +80,8 @@ def _properties(pairs: tuple[str, ...]) -> dict[str, str]:
     return properties
 
 
-async def _send(message: Message, namesrv: str, timeout_ms: int) -> SendResult:
-    async with Producer(group=CLI_GROUP, namesrv=namesrv) as producer:
+async def _send(message: Message, access: Access, timeout_ms: int) -> SendResult:
+    async with Producer(CLI_GROUP, rpc_hooks=access.rpc_hooks, config=access.config) as producer:
         return await producer.send(message, timeout_ms=timeout_ms)
 
 
@@ -101,17 +98,24 @@ async def _send(message: Message, namesrv: str, timeout_ms: int) -> SendResult:
 @click.option("--limit", type=click.IntRange(1), help="Stop after this many messages; otherwise Ctrl-C stops.")
 @click.option("--tag", help="Only messages with one of these tags, such as 'paid || refunded'.")
 @click.option("--sql", help="Only messages with these properties, such as \"region = 'north' AND price > 10\".")
-@namesrv_option
+@access_options
 @output_option
 def tail(
-    topic: str, start: str, limit: int | None, tag: str | None, sql: str | None, namesrv: str, output: str
+    topic: str, start: str, limit: int | None, tag: str | None, sql: str | None, access: Access, output: str
 ) -> None:
     """Show the messages of TOPIC as they come. No consumer group is involved, so no group misses anything."""
     if tag is not None and sql is not None:
         raise click.UsageError("give --tag or --sql, not both")
     expression = Sql(sql) if sql is not None else tag or ALL_TAGS
+    reader = TopicReader(
+        topic,
+        expression,
+        from_earliest=start == "earliest",
+        rpc_hooks=access.rpc_hooks,
+        config=access.config,
+    )
     try:
-        run(_tail(TopicReader(topic, expression, namesrv=namesrv, from_earliest=start == "earliest"), limit, output))
+        run(_tail(reader, limit, output))
     except KeyboardInterrupt:
         pass  # how a tail ends
 

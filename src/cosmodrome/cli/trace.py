@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from cosmodrome.cli.options import namesrv_option, output_option
+from cosmodrome.cli.access import Access, access_options
+from cosmodrome.cli.options import output_option
 from cosmodrome.cli.output import echo_json
 from cosmodrome.client.tracing import find_traces
 from cosmodrome.errors import RouteNotFound
@@ -20,15 +21,15 @@ from cosmodrome.wire.trace import EndTransaction, Outcome, Pub, Recall, SubAfter
 @click.command()
 @click.argument("msg_id")
 @click.option("--topic", default=TRACE_TOPIC, show_default=True, help="Where the traces are.")
-@namesrv_option
+@access_options
 @output_option
-def trace(msg_id: str, topic: str, namesrv: str, output: str) -> None:
+def trace(msg_id: str, topic: str, access: Access, output: str) -> None:
     """Show the life of the message MSG_ID: who sent it, where it went, who consumed it. A key of the message will do.
 
     Clients write it down if they are told to: in Python with trace=True, in Java with enableMsgTrace.
     """
     try:
-        records = run(find_traces(msg_id, namesrv=namesrv, topic=topic))
+        records = run(find_traces(msg_id, topic=topic, rpc_hooks=access.rpc_hooks, config=access.config))
     except RouteNotFound:
         records = []
     if not records:

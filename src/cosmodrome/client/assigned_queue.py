@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
 
+from cosmodrome.client.consume_stats import ConsumeStatistics
 from cosmodrome.client.incoming import received_messages
 from cosmodrome.client.instance import Instance
+from cosmodrome.client.offsets import OffsetStore
 from cosmodrome.client.process_queue import ProcessQueue
 from cosmodrome.client.pulling import PULL_MAX_BYTES, PULL_MAX_MESSAGES, PULL_SUSPEND_MS, Puller
+from cosmodrome.client.settings import at_least
 from cosmodrome.clock import Clock
-from cosmodrome.codes import RequestCode, ResponseCode
-from cosmodrome.errors import ClientError, CosmodromeError
+from cosmodrome.codes import ResponseCode
 from cosmodrome.model import MASTER_ID, MessageQueue, ReceivedMessage, Subscription
 from cosmodrome.wire.command import Command
-from cosmodrome.wire.requests import PullFlag, PullMessage, PullReply, UpdateConsumerOffset
+from cosmodrome.wire.requests import PullFlag, PullMessage, PullReply
 
 log = logging.getLogger(__name__)
-
-COMMIT_TIMEOUT_MS = 5_000
 
 Deliver = Callable[[list[ReceivedMessage], ProcessQueue], None]
 
@@ -36,6 +37,19 @@ class Wanted(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class Pace:
+    """How a consumer pulls, the same for all its queues."""
+
+    pull_batch: int = PULL_MAX_MESSAGES
+    pull_interval_ms: int = 0
+    paused: bool = False
+
+    def __post_init__(self) -> None:
+        at_least(1, pull_batch=self.pull_batch)
+        at_least(0, pull_interval_ms=self.pull_interval_ms)
+
+
 class AssignedQueue(Puller):
     """Pulls one queue and hands over what is wanted.
 
@@ -43,41 +57,55 @@ class AssignedQueue(Puller):
     committed is never beyond an unfinished message.
     """
 
+    message_type: ClassVar[type[ReceivedMessage]] = ReceivedMessage
+
     def __init__(
         self,
         queue: MessageQueue,
-        start_offset: int,
-        stored_offset: int | None,
+        process: ProcessQueue,
         *,
         group: str,
         wanted: Wanted,
+        offsets: OffsetStore,
         instance: Instance,
         clock: Clock,
         deliver: Deliver,
+        pace: Pace,
+        statistics: ConsumeStatistics | None = None,
+        is_ours: Callable[[MessageQueue], bool] = lambda _: True,
     ) -> None:
         super().__init__(queue, instance, clock)
-        self.process = ProcessQueue(start_offset)
-        self._confirmed_offset = stored_offset  # what the broker is known to have stored for the group
-        self._told_offset = stored_offset  # the same, or newer and on its way
+        self.process = process
         self._group = group
         self._wanted = wanted
+        self._offsets = offsets
         self._deliver = deliver
+        self._pace = pace
+        self._statistics = statistics
+        self._is_ours = is_ours
+        self._asked_ms = 0
 
     @property
     def _is_full(self) -> bool:
-        return self.process.is_full
+        return self._pace.paused or self.process.is_full or not self._is_ours(self.queue)
+
+    @property
+    def _pause_ms(self) -> int:
+        return self._pace.pull_interval_ms
 
     def _request(self, broker_id: int) -> PullMessage:
-        """Commits on the way; a slave stores no offsets, and 0 is where a group without an offset begins anyway."""
+        """Commits on the way; slaves take none from pulls, and 0 is where a group without an offset begins anyway."""
+        self._asked_ms = self._clock.now_ms()
         commit_offset = self.process.commit_offset if broker_id == MASTER_ID else 0
+        carries = commit_offset > 0 and self._offsets.carry(self.queue, commit_offset)
         return PullMessage(
             self._group,
             self.queue.topic,
             self.queue.queue_id,
             self.process.next_offset,
-            PULL_MAX_MESSAGES,
-            PullFlag.SUSPEND | (PullFlag.COMMIT_OFFSET if commit_offset > 0 else 0),
-            commit_offset,
+            self._pace.pull_batch,
+            PullFlag.SUSPEND | (PullFlag.COMMIT_OFFSET if carries else 0),
+            commit_offset if carries else 0,
             PULL_SUSPEND_MS,
             sub_version=self._wanted.announced_version,
             expression_type=self._wanted.subscription.expression_type,
@@ -86,53 +114,35 @@ class AssignedQueue(Puller):
 
     async def _take(self, request: PullMessage, reply: Command, offsets: PullReply) -> None:
         if request.sys_flag & PullFlag.COMMIT_OFFSET:
-            self._confirmed_offset = request.commit_offset
+            self._offsets.carried(self.queue, request.commit_offset)
         process = self.process
         if reply.code == ResponseCode.SUCCESS:
-            messages = received_messages(self.queue, self._wanted.subscription, offsets, bytes(reply.body))
+            messages = received_messages(
+                self.queue, self._wanted.subscription, offsets, bytes(reply.body), self.message_type
+            )
             process.put(messages, offsets.next_begin_offset)
+            self._note_pull(len(messages))
             if messages:
                 self._deliver(messages, process)
         elif reply.code == ResponseCode.PULL_OFFSET_MOVED:
-            await self._move(offsets.next_begin_offset)
+            await self._move(offsets.next_begin_offset, reply.remark)
         else:  # a slave that lags may suggest to go back
             process.put((), max(process.next_offset, offsets.next_begin_offset))
+            self._note_pull(0)
 
-    async def _move(self, offset: int) -> None:
-        """The broker no longer, or not yet, has our offset: go on where it says, and let go of what came before."""
-        log.warning("offset %d of %s is gone; going on at %d", self.process.next_offset, self.queue, offset)
+    def _note_pull(self, messages: int) -> None:
+        if self._statistics is not None:
+            now_ms = self._clock.now_ms()
+            self._statistics.pulled(self.queue, messages, now_ms - self._asked_ms, now_ms)
+
+    async def _move(self, offset: int, reason: str | None) -> None:
+        """The broker has nothing at our offset, or an operator wants us elsewhere: go on there, and let go of what came
+        before."""
+        log.warning("%s at %d is told %s; going on at %d", self.queue, self.process.next_offset, reason, offset)
+        self.restart_at(offset)
+        await self._offsets.commit({self.queue: offset})
+
+    def restart_at(self, offset: int) -> None:
+        """Let go of what is in process. A pull under way would still bring what comes after it: end that first."""
         self.process.released = True
-        self.process = ProcessQueue(offset)
-        await self.commit()
-
-    # --- committing
-
-    async def commit(self) -> None:
-        """Return once the broker has the newest offset, or say in the log why not."""
-        offset = self.process.commit_offset
-        if offset == self._confirmed_offset:
-            return
-        try:
-            address = self._instance.master(self.queue.broker_name)
-            await self._instance.ask(address, self._commit_request(offset), COMMIT_TIMEOUT_MS)
-        except CosmodromeError as error:
-            log.warning("offset %d of %s not committed: %s", offset, self.queue, error)
-        else:
-            self._told_offset = self._confirmed_offset = offset
-
-    async def commit_oneway(self) -> None:
-        """Tell the broker the newest offset if that was not done yet; a loss is made up for by the next pull."""
-        offset = self.process.commit_offset
-        if offset == self._told_offset:
-            return
-        try:
-            address = self._instance.master(self.queue.broker_name)
-            await self._instance.caller.oneway(address, self._commit_request(offset, oneway=True))
-        except ClientError as error:
-            log.warning("offset %d of %s not committed: %s", offset, self.queue, error)
-        else:
-            self._told_offset = offset
-
-    def _commit_request(self, offset: int, *, oneway: bool = False) -> Command:
-        header = UpdateConsumerOffset(self._group, self.queue.topic, self.queue.queue_id, offset)
-        return Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, header, oneway=oneway)
+        self.process = self.process.starting_at(offset)

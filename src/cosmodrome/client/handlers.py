@@ -1,22 +1,27 @@
-"""Running the application's handlers, so many at a time, and what happens when one fails."""
+"""The application's handlers: what they want, and calling them."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import inspect
-import itertools
 import logging
-from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, NamedTuple, get_origin
 
+from cosmodrome.client import hooks
+from cosmodrome.client.consume_stats import ConsumeStatistics
+from cosmodrome.client.hooks import ConsumeContext, ConsumeHook
 from cosmodrome.client.incoming import unpack_body
-from cosmodrome.client.lifecycle import cancelled
-from cosmodrome.client.process_queue import ProcessQueue
-from cosmodrome.client.tracing import Tracer
+from cosmodrome.client.lifecycle import whose
+from cosmodrome.client.results import Ended, as_they_come, check_result, in_order
+from cosmodrome.client.threads import DaemonThreads
+from cosmodrome.client.tracing import Consuming, Tracer
 from cosmodrome.clock import Clock
-from cosmodrome.errors import ClientError
+from cosmodrome.errors import ClientError, ConfigError, InvalidArgument, RetryLater, WrongType
 from cosmodrome.model import ReceivedMessage
 from cosmodrome.wire.trace import Outcome
 
@@ -24,12 +29,14 @@ log = logging.getLogger(__name__)
 
 # What a handler that takes a list gets at most, unless `batch` says otherwise: as much as a pull brings.
 DEFAULT_BATCH = 32
-# A failed message that its broker did not take back is handed to the handler again after this.
-LOCAL_RETRY_MS = 5_000
 
-# handler(message) or handler(messages), def or async def; what it returns does not matter, what it raises does.
+# handler(message) or handler(messages), def or async def; what it returns matters only as `results` says.
 Handler = Callable[[Any], Any]
 
+# How long a handler that is cancelled may take to clean up.
+CANCEL_SECONDS = 1.0
+
+_ROOM = contextlib.nullcontext()
 _LIST_NAMES = frozenset({"list", "List", "Sequence", "Iterable", "Collection"})
 _LIST_TYPES = (list, Sequence, Iterable, Collection)
 
@@ -45,8 +52,12 @@ class Consume(NamedTuple):
     def by(cls, handler: Handler, batch: int | None = None) -> Consume:
         """Lists of up to `batch` messages if that is given, or lists if its parameter is annotated as one; else single
         messages."""
+        if not callable(handler):
+            raise WrongType(f"the handler is {handler!r}; it must be a function of a message, or of a list of them")
+        if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+            raise WrongType(f"the handler {handler!r} has a yield, so calling it would do nothing; leave that out")
         if batch is not None and batch < 1:
-            raise ValueError(f"batch is {batch}; it must be at least 1")
+            raise InvalidArgument(f"batch is {batch}; it must be at least 1")
         if batch is None and _takes_a_list(handler):
             batch = DEFAULT_BATCH
         called = handler if inspect.isroutine(handler) else type(handler).__call__
@@ -58,7 +69,7 @@ class Consume(NamedTuple):
         return (messages[start : start + size] for start in range(0, len(messages), size))
 
     def argument(self, messages: list[ReceivedMessage]) -> ReceivedMessage | list[ReceivedMessage]:
-        return messages if self.batch else messages[0]
+        return [*messages] if self.batch else messages[0]  # the handler may do with its list what it likes
 
 
 def _takes_a_list(handler: Handler) -> bool:
@@ -73,139 +84,149 @@ def _takes_a_list(handler: Handler) -> bool:
     return (get_origin(annotation) or annotation) in _LIST_TYPES
 
 
-class Delivery(NamedTuple):
-    """Messages of one queue for one call of a handler."""
+class Calls:
+    """Calls handlers: an `async def` here, a plain `def` in one of up to `max_threads` threads.
 
-    consume: Consume
-    messages: list[ReceivedMessage]
-    process: ProcessQueue
-
-
-class Handlers:
-    """Calls handlers, at most `max_in_flight` at a time; a plain `def` runs in a thread.
-
-    A message leaves its process queue when its handler returned, or when it raised and the broker took the message
-    back to deliver it later; never otherwise, so nothing is committed beyond a message that is not taken care of. What
-    waits here is bounded by the process queues.
+    `min_threads` of them are started ahead, and the others when they are needed. Every call is traced and shown to
+    the hooks; what a handler raises is returned.
     """
 
     def __init__(
         self,
-        max_in_flight: int,
-        send_back: Callable[[ReceivedMessage], Awaitable[bool]],
+        group: str,
         clock: Clock,
+        *,
+        max_threads: int,
+        min_threads: int = 0,
+        namespace: str = "",
         tracer: Tracer | None = None,
+        consume_hooks: Sequence[ConsumeHook] = (),
+        statistics: ConsumeStatistics | None = None,
+        orderly: bool = False,
     ) -> None:
-        if max_in_flight < 1:
-            raise ValueError(f"max_in_flight is {max_in_flight}; it must be at least 1")
-        self._max_in_flight = max_in_flight
-        self._send_back = send_back
+        if not 0 <= min_threads <= max_threads or max_threads < 1:
+            raise ConfigError(f"min_threads is {min_threads} and max_threads {max_threads}; they must be 0 ≤ min ≤ max")
+        self._group = group
         self._clock = clock
+        self._namespace = namespace
         self._tracer = tracer
-        self._waiting: deque[Delivery] = deque()
-        self._working: set[asyncio.Task[None]] = set()
-        self._retrying: set[asyncio.Task[None]] = set()
-        self._stopped = False
-        self._threads = ThreadPoolExecutor(max_in_flight, thread_name_prefix="cosmodrome-handler")
+        self._hooks = consume_hooks
+        self._statistics = statistics
+        self._orderly = orderly
+        self._min_threads = min_threads
+        self._threads = DaemonThreads(max_threads, "cosmodrome-handler")
+        self._free_threads = asyncio.Semaphore(max_threads)
+        # By thread: who waits for the handler that runs there.
+        self._callers: dict[object, asyncio.Task[Any]] = {}
 
-    def submit(self, delivery: Delivery) -> None:
-        if self._stopped:
-            return
-        self._waiting.append(delivery)
-        if len(self._working) < self._max_in_flight:
-            self._working.add(asyncio.create_task(self._work()))
+    def start(self) -> None:
+        self._threads.start(self._min_threads)
 
-    async def _work(self) -> None:
-        try:
-            while self._waiting:
-                await self._deliver(self._waiting.popleft())
-        finally:
-            # Here and not in a done callback, which runs a turn later: a worker that is counted but has seen that
-            # nothing waits would leave what is submitted in between to nobody.
-            self._working.discard(_this_task())
-
-    async def _deliver(self, delivery: Delivery) -> None:
-        if delivery.process.released:
-            return
-        consuming = None if self._tracer is None else self._tracer.consuming(delivery.messages)
-        outcome = Outcome.EXCEPTION
-        try:
-            await self._call(delivery)
-            outcome = Outcome.SUCCESS
-        except asyncio.CancelledError:
-            if _this_task().cancelling():
-                raise  # we are being stopped; a handler that raises it by itself has failed like any other
-            await self._failed(delivery, "cancelled")
-        except Exception as error:
-            log.warning("a handler failed: %s", _described(delivery), exc_info=error)
-            await self._failed(delivery, repr(error))
-        else:
-            _finish(delivery.process, delivery.messages)
-        finally:
-            if consuming is not None:
-                consuming.ended(outcome)
-
-    async def _call(self, delivery: Delivery) -> None:
-        for message in delivery.messages:
-            unpack_body(message)
-        consume, argument = delivery.consume, delivery.consume.argument(delivery.messages)
-        if consume.is_async:
-            await consume.handler(argument)
-            return
-        loop = asyncio.get_running_loop()
-        result = await loop.run_in_executor(self._threads, consume.handler, argument)
-        if inspect.isawaitable(result):  # a def that wraps an async def
-            await result
-
-    async def _failed(self, delivery: Delivery, reason: str) -> None:
-        """Give the messages back to the broker; those it does not take are kept and tried again here."""
-        if delivery.process.released:
-            return
-        taken = await asyncio.gather(*map(self._send_back, delivery.messages))
-        _finish(delivery.process, itertools.compress(delivery.messages, taken))
-        kept = [message for message, is_taken in zip(delivery.messages, taken, strict=True) if not is_taken]
-        if kept and not self._stopped:
-            log.warning("not taken back, trying again in %d ms: %s (%s)", LOCAL_RETRY_MS, _described(delivery), reason)
-            task = asyncio.create_task(self._retry(delivery._replace(messages=kept)))
-            self._retrying.add(task)
-            task.add_done_callback(self._retrying.discard)
-
-    async def _retry(self, delivery: Delivery) -> None:
-        await self._clock.sleep(LOCAL_RETRY_MS)
-        for message in delivery.messages:
-            message.reconsume_times += 1
-        self.submit(delivery)
-
-    async def stop(self, timeout_ms: int) -> None:
-        """Start no more handlers; wait for those that run, and give up on them after `timeout_ms`."""
-        self._stopped = True
-        self._waiting.clear()
-        await cancelled(self._retrying)
-        if self._working:
-            _, late = await asyncio.wait(self._working, timeout=timeout_ms / 1000)
-            if late:
-                log.warning("%d handlers did not end in %d ms; others will get their messages", len(late), timeout_ms)
-            await cancelled(late)
+    def shutdown(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
+    def room(self, consume: Consume) -> AbstractAsyncContextManager[Any]:
+        """To be entered before `call`, so that a handler that is called runs and does not wait for a thread."""
+        return _ROOM if consume.is_async else self._free_threads
 
-def _this_task() -> asyncio.Task[Any]:
+    async def call(self, consume: Consume, messages: list[ReceivedMessage]) -> Ended:
+        """Only a cancellation of ours is raised; a handler that raises CancelledError has failed like any other."""
+        began_ms = self._clock.now_ms()
+        tracing = None if self._tracer is None else self._tracer.consuming(messages)
+        context = self._before(messages) if self._hooks else None
+        try:
+            for message in messages:
+                unpack_body(message)
+            result = await self._call(consume, consume.argument(messages))
+            if result is not None:
+                check_result(result, orderly=self._orderly)
+            ended = Ended(result, None, self._clock.now_ms() - began_ms)
+        except asyncio.CancelledError as cancelled:
+            if this_task().cancelling():
+                if tracing is not None:
+                    tracing.ended(Outcome.FAILED)
+                raise
+            ended = Ended(None, cancelled, self._clock.now_ms() - began_ms)
+        except Exception as raised:
+            ended = Ended(None, raised, self._clock.now_ms() - began_ms)
+        self._tell(messages, ended, tracing, context)
+        return ended
+
+    def _tell(
+        self,
+        messages: list[ReceivedMessage],
+        ended: Ended,
+        tracing: Consuming | None,
+        context: ConsumeContext | None,
+    ) -> None:
+        error, verdict = ended.error, (in_order if self._orderly else as_they_come)(ended)
+        if tracing is not None:
+            tracing.ended(verdict.outcome)
+        if context is not None:
+            context.success, context.status, context.error = verdict.success, verdict.status, error
+            hooks.tell([hook.after_consume for hook in self._hooks], context)
+        if self._statistics is not None:
+            ok = len(messages) if verdict.success else error.done if isinstance(error, RetryLater) else 0
+            now_ms = self._clock.now_ms()
+            self._statistics.consumed(messages[0].queue, ok, len(messages) - ok, ended.spent_ms, now_ms)
+
+    async def _call(self, consume: Consume, argument: ReceivedMessage | list[ReceivedMessage]) -> Any:
+        if consume.is_async:
+            result = await consume.handler(argument)
+            return await result if inspect.iscoroutine(result) else result  # it has forgotten an await
+        in_thread = functools.partial(self._call_in_thread, this_task())
+        result = await asyncio.get_running_loop().run_in_executor(self._threads, in_thread, consume.handler, argument)
+        if inspect.isawaitable(result):  # a def that wraps an async def
+            result = await result
+        return result
+
+    def _call_in_thread(self, caller: asyncio.Task[Any], handler: Handler, argument: Any) -> Any:
+        thread = threading.get_ident()
+        self._callers[thread] = caller
+        try:
+            return handler(argument)
+        finally:
+            del self._callers[thread]
+
+    def caller(self) -> asyncio.Task[Any] | None:
+        """Of the handler that runs here; outside of handlers, the current task."""
+        return self._callers.get(whose()) or asyncio.current_task()
+
+    def _before(self, messages: list[ReceivedMessage]) -> ConsumeContext:
+        context = ConsumeContext(self._group, messages, messages[0].queue, self._namespace)
+        hooks.tell([hook.before_consume for hook in self._hooks], context)
+        return context
+
+
+def this_task() -> asyncio.Task[Any]:
     task = asyncio.current_task()
     assert task is not None, "workers run as tasks"
     return task
 
 
-def _finish(process: ProcessQueue, messages: Iterable[ReceivedMessage]) -> None:
-    if not process.released:
-        process.finish(messages)
+async def drained(workers: Iterable[asyncio.Task[None]], timeout_ms: int, but_for: asyncio.Task[Any] | None) -> None:
+    """Return when the handlers have ended; those that do not in time are cancelled, and not waited for much longer.
 
-
-def _described(delivery: Delivery) -> str:
-    first = delivery.messages[0]
-    more = f" and {len(delivery.messages) - 1} more" if len(delivery.messages) > 1 else ""
-    return f"{first.topic} {first.msg_id} at {first.queue_offset} of {first.queue}{more}"
+    The one that waits for this is neither waited for nor cancelled.
+    """
+    running = {worker for worker in workers if worker is not but_for}
+    if running:
+        _, running = await asyncio.wait(running, timeout=timeout_ms / 1000)
+    if running:
+        log.warning("%d handlers did not end in %d ms; others will get their messages", len(running), timeout_ms)
+        for worker in running:
+            worker.cancel()
+        _, running = await asyncio.wait(running, timeout=CANCEL_SECONDS)
+    if running:
+        log.warning("%d handlers were cancelled and go on all the same", len(running))
 
 
 def unhandled(message: ReceivedMessage) -> None:
     """The handler of messages nobody handles any more: they fail, and end as dead letters rather than unseen."""
     raise ClientError(f"no handler is subscribed to topic {message.topic}")
+
+
+def described(messages: Sequence[ReceivedMessage]) -> str:
+    first = messages[0]
+    more = f" and {len(messages) - 1} more" if len(messages) > 1 else ""
+    return f"{first.topic} {first.msg_id} at {first.queue_offset} of {first.queue}{more}"

@@ -8,21 +8,26 @@ import itertools
 import logging
 import os
 import socket
+import ssl
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 from cosmodrome.client.bell import Bell
+from cosmodrome.client.hooks import RpcHook, check_hooks
 from cosmodrome.client.lifecycle import cancelled
+from cosmodrome.client.name_server_lookup import NameServerLookup
 from cosmodrome.client.name_servers import NameServers
-from cosmodrome.client.routes import Routes
+from cosmodrome.client.routes import NewTopics, Routes
 from cosmodrome.clock import Clock
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.config import ClientConfig, NetConfig
-from cosmodrome.errors import BrokerError, ClientError, ConnectionFailed, CosmodromeError
+from cosmodrome.errors import BrokerError, ClientError, ConfigError, ConnectionFailed, CosmodromeError
 from cosmodrome.model import MASTER_ID
 from cosmodrome.net.caller import Caller, refuse
-from cosmodrome.net.connection import Connection, Handler
+from cosmodrome.net.connection import Connection, ConnectionCallback, Handler
+from cosmodrome.net.tls import client_context
 from cosmodrome.wire.bodies import HeartbeatData
 from cosmodrome.wire.command import Command
 from cosmodrome.wire.requests import UnregisterClient
@@ -32,12 +37,47 @@ log = logging.getLogger(__name__)
 # A broker that missed a heartbeat is told again this soon, since until it knows us it answers no pull; and no sooner,
 # since one that closes every connection at once would otherwise be called without a pause.
 HEARTBEAT_MIN_DISTANCE_MS = 1_000
+# Well below the time that a send has: a broker that comes back must be found by it.
+RECONNECT_MAX_MS = 1_000
 # A broker that does not answer a goodbye will notice the closed connection.
 GOODBYE_TIMEOUT_MS = 1_000
 
 _DEFAULT_INSTANCE = "DEFAULT"
 _ANY_PUBLIC_ADDRESS = ("192.0.2.1", 9)  # of a range kept for documentation; connecting a UDP socket sends nothing
 _instance_numbers = itertools.count(time.monotonic_ns())
+# What only one client of a client id may be at a time, in this process, and who is: (process, client id, role).
+_claims: WeakValueDictionary[tuple[int, str, str], Instance] = WeakValueDictionary()
+
+
+class _HookedCaller(Caller):
+    """Shows every request, and its reply, to hooks that may change or refuse it."""
+
+    def __init__(
+        self,
+        hooks: Sequence[RpcHook],
+        handler: Handler,
+        *,
+        config: NetConfig,
+        on_close: ConnectionCallback,
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        super().__init__(handler, config=config, on_close=on_close, tls=tls)
+        self._hooks = tuple(hooks)
+
+    def show(self, address: str, command: Command) -> None:
+        for hook in self._hooks:
+            hook.before_request(address, command)
+
+    async def call(self, address: str, command: Command, timeout_ms: float) -> Command:
+        self.show(address, command)
+        reply = await super().call(address, command, timeout_ms)
+        for hook in self._hooks:
+            hook.after_response(address, command, reply)
+        return reply
+
+    async def oneway(self, address: str, command: Command) -> None:
+        self.show(address, command)
+        await super().oneway(address, command)
 
 
 class Instance:
@@ -46,7 +86,7 @@ class Instance:
     `announce` says what a heartbeat tells; without it brokers never hear of this client. `handlers` answer what brokers
     ask of their clients, by request code; what has no handler is refused with REQUEST_CODE_NOT_SUPPORTED. While
     started, every broker in the routes is told of this client at least once per heartbeat interval, and soon after it
-    appears or its connection is lost.
+    appears or its connection is lost. `rpc_hooks` see all that is asked of brokers and name servers.
     """
 
     def __init__(
@@ -58,6 +98,8 @@ class Instance:
         borrow_routes: bool = False,
         heartbeat_to_slaves: bool = False,
         on_routes_changed: Callable[[], None] | None = None,
+        new_topics: NewTopics | None = None,
+        rpc_hooks: Sequence[RpcHook] = (),
     ) -> None:
         self._config = config
         self._clock = clock
@@ -66,20 +108,46 @@ class Instance:
         self._on_routes_changed = on_routes_changed
         self._heartbeat_due = Bell(clock)
         self._all_told = True
+        self._told: set[str] = set()  # who knows us, by the connections of now
+        self._turned_away: CosmodromeError | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.ip = local_ip()
         self.client_id = client_id(self.ip, config)
         self.handlers: dict[int, Handler] = {}
-        self.caller = Caller(self._answer, config=NetConfig(), on_close=self._connection_lost)
+        self.on_connection_lost: list[Callable[[], None]] = []
+        net = NetConfig(reconnect_max_ms=RECONNECT_MAX_MS)
+        check_hooks("rpc_hooks", rpc_hooks, ("before_request", "after_response"))
+        tls = client_context(config.tls_ca_file, config.tls_check) if config.tls else None
+        self.caller = (
+            _HookedCaller(rpc_hooks, self._answer, config=net, on_close=self._connection_lost, tls=tls)
+            if rpc_hooks
+            else Caller(self._answer, config=net, on_close=self._connection_lost, tls=tls)
+        )
+        self.name_servers = _name_servers(self.caller, config)
         self.routes = Routes(
-            NameServers(self.caller, config.name_servers, config.call_timeout_ms),
+            self.name_servers,
             clock,
             poll_interval_ms=config.poll_route_interval_ms,
             borrow=borrow_routes,
             on_change=self._routes_changed,
+            new_topics=new_topics,
         )
 
+    def claim(self, role: str) -> None:
+        """Be the only client of this id in this process with a role, `producer group orders`, until the stop.
+
+        Brokers could not tell two of them apart. Clients get ids of their own unless an instance name was given.
+        """
+        claim = (os.getpid(), self.client_id, role)
+        if _claims.setdefault(claim, self) is not self:
+            raise ClientError(
+                f"{role}: another one with the client id {self.client_id} is running already; "
+                "leave instance_name alone, or give each a name of its own"
+            )
+
     def start(self) -> None:
+        if isinstance(self.name_servers, NameServerLookup):
+            self.run(self.name_servers.run(self._clock), "name servers")
         self.run(self.routes.run(), "routes")
         if self._announce is not None:
             self.run(self._heartbeats(), "heartbeats")
@@ -103,6 +171,8 @@ class Instance:
             goodbye = UnregisterClient(self.client_id, producer_group, consumer_group)
             await asyncio.gather(*(self._say_goodbye(address, goodbye) for address in self._known_by()))
         await self.caller.close()
+        for claim in [claim for claim, owner in _claims.items() if owner is self]:
+            del _claims[claim]
 
     def _known_by(self) -> set[str]:
         """Brokers that may know us: the connected ones of the routes."""
@@ -114,6 +184,8 @@ class Instance:
             await self.ask(address, Command.request(RequestCode.UNREGISTER_CLIENT, goodbye), GOODBYE_TIMEOUT_MS)
         except CosmodromeError as error:
             log.info("not unregistered: %s", error)
+        except Exception:  # a hook may raise anything, and the connections must be closed
+            log.exception("not unregistered")
 
     async def ask(self, address: str, command: Command, timeout_ms: float | None = None) -> Command:
         """The broker's reply, or BrokerError when it refuses."""
@@ -121,6 +193,12 @@ class Instance:
         if reply.code != ResponseCode.SUCCESS:
             raise BrokerError(reply.code, reply.remark or "", address)
         return reply
+
+    def send_on(self, connection: Connection, command: Command) -> None:
+        """Send a one-way command on the very connection on which a broker asked us."""
+        if isinstance(self.caller, _HookedCaller):
+            self.caller.show(connection.peer, command)
+        connection.send(command)
 
     def master(self, broker_name: str) -> str:
         """Where the broker's master is; ConnectionFailed when no route names it."""
@@ -141,6 +219,11 @@ class Instance:
     def heartbeat_soon(self) -> None:
         self._heartbeat_due.ring()
 
+    async def announced(self) -> None:
+        """Return once every broker in the routes has been told of us; at once if that is so."""
+        if not self.routes.addresses(masters_only=not self._heartbeat_to_slaves) <= self._told:
+            await self.heartbeat()
+
     async def heartbeat(self) -> None:
         """Tell every broker in the routes who we are. Failures are logged and made up for by the next round."""
         assert self._announce is not None, "a client that is not announced has no heartbeat"
@@ -154,9 +237,23 @@ class Instance:
             await self.ask(address, Command.request(RequestCode.HEART_BEAT, body=body))
         except ClientError as error:
             log.warning("heartbeat failed: %s", error)
+            self.note_refusal(error)
             self.routes.doubt()
             return False
+        except Exception:  # a hook may raise anything, and this heartbeat must not be the last
+            log.exception("heartbeat failed")
+            return False
+        self._told.add(address)
         return True
+
+    def note_refusal(self, error: CosmodromeError) -> None:
+        if error.is_lasting:
+            self._turned_away = error
+
+    def require_entry(self) -> None:
+        """Raise why nobody lets us in, if it is for a key or a certificate, which waiting does not mend."""
+        if self._turned_away is not None and not self._told:
+            raise self._turned_away
 
     async def _heartbeats(self) -> None:
         while True:
@@ -172,7 +269,10 @@ class Instance:
 
     def _connection_lost(self, _connection: Connection) -> None:
         """A broker forgets its clients with their connections, so connect and tell it again."""
+        self._told.clear()
         self.heartbeat_soon()
+        for tell in self.on_connection_lost:
+            tell()
 
     # --- what brokers ask of us
 
@@ -186,6 +286,14 @@ class Instance:
         except Exception:
             log.exception("answering %s of %s failed", command, connection.peer)
             return command.reply(ResponseCode.SYSTEM_ERROR, remark="internal error; see the client's log")
+
+
+def _name_servers(caller: Caller, config: ClientConfig) -> NameServers:
+    if config.namesrv_page is not None:
+        return NameServerLookup(caller, config.namesrv_page, config.call_timeout_ms)
+    if not config.name_servers:
+        raise ConfigError("no name server given; write namesrv='host:port', several separated by ';'")
+    return NameServers(caller, config.name_servers, config.call_timeout_ms)
 
 
 def client_id(ip: str, config: ClientConfig) -> str:

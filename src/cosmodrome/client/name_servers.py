@@ -7,12 +7,12 @@ import random
 from collections.abc import Sequence
 
 from cosmodrome.codes import RequestCode, ResponseCode
-from cosmodrome.errors import BrokerError, CallTimeout, ClientError, ConfigError, ConnectionFailed, RouteNotFound
+from cosmodrome.errors import BrokerError, CallTimeout, ClientError, ConnectionFailed, RouteNotFound
 from cosmodrome.model import Route
 from cosmodrome.net.caller import Caller
 from cosmodrome.wire.bodies import decode_route
 from cosmodrome.wire.command import Command
-from cosmodrome.wire.requests import GetRoute
+from cosmodrome.wire.name_server_requests import GetRoute
 
 log = logging.getLogger(__name__)
 
@@ -24,11 +24,16 @@ class NameServers:
     """
 
     def __init__(self, caller: Caller, addresses: Sequence[str], timeout_ms: int) -> None:
-        if not addresses:
-            raise ConfigError("no name server given; write namesrv='host:port', several separated by ';'")
         self._caller = caller
-        self._addresses = random.sample(addresses, len(addresses))
         self._timeout_ms = timeout_ms
+        self.use(addresses)
+
+    @property
+    def addresses(self) -> Sequence[str]:
+        return self._addresses
+
+    def use(self, addresses: Sequence[str]) -> None:
+        self._addresses = random.sample(addresses, len(addresses))
 
     async def route(self, topic: str) -> Route:
         """Where the topic lives. RouteNotFound when the name server does not know it; ClientError when none answers."""
@@ -38,7 +43,7 @@ class NameServers:
             raise RouteNotFound(topic)
         return decode_route(bytes(reply.body))
 
-    async def _ask(self, code: int, header: GetRoute) -> Command:
+    async def _ask(self, code: RequestCode, header: GetRoute) -> Command:
         for _ in range(len(self._addresses)):
             try:
                 return await self._ask_first(Command.request(code, header))

@@ -2,17 +2,48 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import Self
 
+from cosmodrome.client.settings import at_least, at_least_or_none
 from cosmodrome.config import MIB
 from cosmodrome.errors import ProtocolError
 from cosmodrome.model import ReceivedMessage
 
-MAX_MESSAGES = 1_000
-MAX_BYTES = 100 * MIB
-MAX_SPAN = 2_000
+
+@dataclass(frozen=True, slots=True)
+class CacheLimits:
+    """How much of a queue may be pulled and not finished before pulling waits; defaults are those of Java's client.
+
+    What is said of a topic is shared evenly by the queues of it that this consumer has.
+    """
+
+    max_messages: int = 1_000
+    max_bytes: int = 100 * MIB
+    max_span: int = 2_000  # between the oldest and the newest offset; does not count where order does
+    max_messages_of_topic: int | None = None
+    max_bytes_of_topic: int | None = None
+
+    def __post_init__(self) -> None:
+        at_least(1, max_messages=self.max_messages, max_bytes=self.max_bytes, max_span=self.max_span)
+        of_topic = {"max_messages_of_topic": self.max_messages_of_topic, "max_bytes_of_topic": self.max_bytes_of_topic}
+        at_least_or_none(1, **of_topic)
+
+    def shared_by(self, queues: int) -> CacheLimits:
+        """For each of so many queues of one topic."""
+        messages, size = self.max_messages, self.max_bytes
+        if self.max_messages_of_topic is not None:
+            messages = max(1, self.max_messages_of_topic // max(queues, 1))
+        if self.max_bytes_of_topic is not None:
+            size = max(1, self.max_bytes_of_topic // max(queues, 1))
+        return dataclasses.replace(self, max_messages=messages, max_bytes=size)
+
+
+DEFAULT_LIMITS = CacheLimits()
 
 
 class ProcessQueue:
@@ -23,12 +54,17 @@ class ProcessQueue:
     finishes later may be committed.
     """
 
-    def __init__(self, start_offset: int) -> None:
+    def __init__(self, start_offset: int, limits: CacheLimits = DEFAULT_LIMITS) -> None:
+        self.limits = limits
         self._sizes: dict[int, int] = {}  # offset → bytes, of what is in process
         self._order: deque[int] = deque()  # the same, ascending; finished ones leave when they come to the front
         self._bytes = 0
         self.next_offset = start_offset
         self.released = False
+
+    def starting_at(self, offset: int) -> Self:
+        """An empty one in its place."""
+        return type(self)(offset, self.limits)
 
     def put(self, messages: Sequence[ReceivedMessage], next_offset: int) -> None:
         """Take what a pull brought; everything else before `next_offset` was not wanted.
@@ -45,8 +81,9 @@ class ProcessQueue:
         self.next_offset = next_offset
 
     def finish(self, messages: Iterable[ReceivedMessage]) -> None:
+        """These are taken care of; what was given up meanwhile is so already."""
         for message in messages:
-            self._bytes -= self._sizes.pop(message.queue_offset)
+            self._bytes -= self._sizes.pop(message.queue_offset, 0)
         while self._order and self._order[0] not in self._sizes:
             self._order.popleft()
 
@@ -56,11 +93,24 @@ class ProcessQueue:
         return self._order[0] if self._order else self.next_offset
 
     @property
+    def newest_offset(self) -> int:
+        """The largest offset in process, or the one before the next to be pulled."""
+        return next(reversed(self._sizes), self.next_offset - 1)
+
+    @property
     def is_full(self) -> bool:
         """Whether to finish some before more are pulled."""
-        if len(self._sizes) > MAX_MESSAGES or self._bytes > MAX_BYTES:
+        limits = self.limits
+        if len(self._sizes) > limits.max_messages or self._bytes > limits.max_bytes:
             return True
-        return bool(self._order) and self._order[-1] - self._order[0] > MAX_SPAN
+        return bool(self._order) and self._order[-1] - self._order[0] > limits.max_span
+
+    @property
+    def size_bytes(self) -> int:
+        return self._bytes
+
+    def __contains__(self, offset: object) -> bool:
+        return offset in self._sizes
 
     def __len__(self) -> int:
         return len(self._sizes)

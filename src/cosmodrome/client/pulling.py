@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import NamedTuple
 
 from cosmodrome.client.instance import Instance
 from cosmodrome.clock import Clock
@@ -24,14 +26,11 @@ PULL_RETRY_MS = 1_000
 FLOW_CONTROL_RETRY_MS = 20
 FULL_RECHECK_MS = 50
 
-_ANSWERS = frozenset(
-    {
-        ResponseCode.SUCCESS,
-        ResponseCode.PULL_NOT_FOUND,
-        ResponseCode.PULL_RETRY_IMMEDIATELY,
-        ResponseCode.PULL_OFFSET_MOVED,
-    }
+# The answers to a pull that has found no message where it looked; all others but SUCCESS are refusals.
+NOTHING_THERE = frozenset(
+    {ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED}
 )
+_ANSWERS = NOTHING_THERE | {ResponseCode.SUCCESS}
 _STRANGER = frozenset(
     {
         ResponseCode.SUBSCRIPTION_NOT_EXIST,
@@ -40,6 +39,31 @@ _STRANGER = frozenset(
         ResponseCode.FILTER_DATA_NOT_LATEST,
     }
 )
+
+
+class PullAnswer(NamedTuple):
+    request: PullMessage
+    reply: Command
+    offsets: PullReply
+
+
+async def pull(
+    instance: Instance,
+    queue: MessageQueue,
+    broker_id: int,
+    request_to: Callable[[int], PullMessage],
+    timeout_ms: float = PULL_TIMEOUT_MS,
+) -> PullAnswer:
+    """One pull, from this member of the broker group if it is there; BrokerError when it is refused."""
+    place = instance.routes.readable_address(queue.broker_name, broker_id)
+    if place is None:
+        raise ConnectionFailed(queue.broker_name, "no route names this broker")
+    address, answering_id = place
+    request = request_to(answering_id)
+    reply = await instance.caller.call(address, Command.request(RequestCode.PULL_MESSAGE, request), timeout_ms)
+    if reply.code not in _ANSWERS:
+        raise BrokerError(reply.code, reply.remark or "", address)
+    return PullAnswer(request, reply, PullReply.decode(reply))
 
 
 class Puller(ABC):
@@ -60,8 +84,7 @@ class Puller(ABC):
     async def _try_pull(self) -> int:
         """One pull; how long to wait before the next."""
         try:
-            await self._pull()
-            return 0
+            return self._pause_ms if await self._pull() else PULL_RETRY_MS
         except BrokerError as refusal:
             if refusal.code == ResponseCode.FLOW_CONTROL:
                 return FLOW_CONTROL_RETRY_MS
@@ -75,19 +98,18 @@ class Puller(ABC):
             log.exception("pull of %s failed", self.queue)
         return PULL_RETRY_MS
 
-    async def _pull(self) -> None:
-        place = self._instance.routes.readable_address(self.queue.broker_name, self._broker_id)
-        if place is None:
-            raise ConnectionFailed(self.queue.broker_name, "no route names this broker")
-        address, broker_id = place
-        request = self._request(broker_id)
-        command = Command.request(RequestCode.PULL_MESSAGE, request)
-        reply = await self._instance.caller.call(address, command, PULL_TIMEOUT_MS)
-        if reply.code not in _ANSWERS:
-            raise BrokerError(reply.code, reply.remark or "", address)
-        offsets = PullReply.decode(reply)
-        self._broker_id = offsets.suggest_which_broker_id
-        await self._take(request, reply, offsets)
+    async def _pull(self) -> bool:
+        """False if asking again at once is of no use, whatever is answered: as by a slave that may not be read."""
+        answer = await pull(self._instance, self.queue, self._broker_id, self._request)
+        self._broker_id = answer.offsets.suggest_which_broker_id
+        await self._take(*answer)
+        is_stuck = answer.offsets.next_begin_offset <= answer.request.queue_offset
+        return not (is_stuck and answer.reply.code == ResponseCode.PULL_RETRY_IMMEDIATELY)
+
+    @property
+    def _pause_ms(self) -> int:
+        """How long to rest after a pull that was answered."""
+        return 0
 
     @property
     @abstractmethod

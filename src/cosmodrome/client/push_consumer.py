@@ -6,23 +6,37 @@ import asyncio
 import dataclasses
 import itertools
 import logging
-from collections.abc import Iterable
-from typing import NamedTuple
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
 
-from cosmodrome.client.assigned_queue import AssignedQueue
-from cosmodrome.client.bell import Bell
-from cosmodrome.client.handlers import Consume, Delivery, Handler, Handlers, unhandled
-from cosmodrome.client.instance import Instance
+from cosmodrome.client.assigned_queue import Pace
+from cosmodrome.client.broker_calls import BrokerCalls, directly_result
+from cosmodrome.client.burying import Buries
+from cosmodrome.client.concurrent import ConcurrentHandlers, Delivery
+from cosmodrome.client.consume_stats import ConsumeStatistics
+from cosmodrome.client.handlers import Calls, Consume, Handler, unhandled
+from cosmodrome.client.held_queues import HeldQueues, QueuesInOrder, Reading
+from cosmodrome.client.hooks import ConsumeHook, FilterMessageHook, RpcHook, check_consumer_hooks
 from cosmodrome.client.lifecycle import Startable, cancelled
-from cosmodrome.client.process_queue import ProcessQueue
+from cosmodrome.client.locks import BrokerLocks
+from cosmodrome.client.membership import Membership, Role
+from cosmodrome.client.namespaces import unwrap_queue, unwrap_topic, wrap_group, wrap_queue, wrap_topic
+from cosmodrome.client.offsets import StartRule, offset_store
+from cosmodrome.client.orderly import SUSPEND_MS, OrderlyHandlers
+from cosmodrome.client.process_queue import DEFAULT_LIMITS, CacheLimits, ProcessQueue
 from cosmodrome.client.producer import tracer_of
-from cosmodrome.client.rebalance import averagely
-from cosmodrome.client.routes import TopicRoute
-from cosmodrome.client.subscribing import Expression, subscription
+from cosmodrome.client.pulling import PULL_MAX_MESSAGES
+from cosmodrome.client.rebalance import Strategy, averagely
+from cosmodrome.client.running_info import Traits, running_info
+from cosmodrome.client.sending_back import SendsBack
+from cosmodrome.client.settings import at_least, at_least_or_none, one_of
+from cosmodrome.client.subscribing import Expression
+from cosmodrome.client.watching import filtered
 from cosmodrome.clock import Clock, SystemClock
-from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.config import ClientConfig
-from cosmodrome.errors import BrokerError, ClientError, CosmodromeError, RouteNotFound
+from cosmodrome.errors import ClientError, ConfigError
 from cosmodrome.model import (
     ALL_TAGS,
     RETRY_PREFIX,
@@ -31,48 +45,19 @@ from cosmodrome.model import (
     MessageModel,
     MessageQueue,
     ReceivedMessage,
-    Subscription,
     check_group,
     check_topic,
     retry_topic,
 )
-from cosmodrome.net.connection import Connection
-from cosmodrome.wire.bodies import ConsumerData, ConsumerIds, HeartbeatData
-from cosmodrome.wire.command import Command
-from cosmodrome.wire.header import Header
-from cosmodrome.wire.requests import (
-    ConsumerGroupHeader,
-    OffsetReply,
-    QueryConsumerOffset,
-    QueueHeader,
-    SearchOffset,
-    SendBack,
-)
+from cosmodrome.wire.bodies import ConsumeDirectlyResult, ConsumerRunningInfo, ConsumeStatus
 
 log = logging.getLogger(__name__)
 
 MAX_IN_FLIGHT = 20
 STOP_TIMEOUT_MS = 10_000
-REBALANCE_MIN_DISTANCE_MS = 1_000
-OFFSET_TIMEOUT_MS = 5_000
-SEND_BACK_TIMEOUT_MS = 5_000
-# Where ConsumeFrom.TIMESTAMP starts unless told otherwise.
-DEFAULT_LOOK_BACK_MS = 30 * 60 * 1_000
+CONSUME_TIMEOUT_MS = 15 * 60 * 1_000
 
-_BROKER_DECIDES_DELAY = 0
-
-
-class _Subscribed:
-    """One topic of this consumer."""
-
-    def __init__(self, subscription: Subscription, consume: Consume) -> None:
-        self.subscription = subscription
-        self.consume = consume
-        self.announced_version = subscription.version
-
-    def bump(self, now_ms: int) -> None:
-        version = max(now_ms, self.subscription.version + 1)
-        self.subscription = dataclasses.replace(self.subscription, version=version)
+H = TypeVar("H", bound=Handler)
 
 
 class PushConsumer(Startable):
@@ -85,10 +70,18 @@ class PushConsumer(Startable):
 
     A message is done when its handler returns. When it raises, the broker delivers the message again later, and after
     `max_reconsume_times` (the group's own limit, unless given here) puts it among the dead letters, topic %DLQ%group.
-    Every message is handled at least once: a crash, or a queue that moves to another member, may repeat some.
-    `consume_from` counts only for a group that never consumed the queue before. `stop` waits up to `stop_timeout_ms`
-    for running handlers and commits what they finished. With `trace`, what becomes of every message is written down for
-    `cosmodrome trace`.
+    A handler that does not return within `consume_timeout_ms` counts as failed. Every message is handled at least once:
+    a crash, or a queue that moves to another member, may repeat some.
+
+    With `orderly` the messages of a queue are handled one after the other: while one fails the next has to wait, and
+    the same one comes again after `suspend_ms`, or when `SuspendQueue` says; for ever, unless `max_reconsume_times` is
+    given. A queue is locked in its broker, so that no two members have it at the same time. Without `auto_commit` the
+    handler returns an `OrderlyStatus` that says when to commit.
+
+    With `MessageModel.BROADCASTING` every member gets every message, and keeps its offsets in `offsets_file`, or in
+    memory only; messages that fail do not come again. `consume_from` counts only where no offset is stored. `stop`
+    waits up to `stop_timeout_ms` for running handlers and commits what they finished. With `trace`, what becomes of
+    every message is written down for `cosmodrome trace`.
     """
 
     def __init__(
@@ -96,49 +89,124 @@ class PushConsumer(Startable):
         group: str,
         namesrv: str = "",
         *,
+        model: MessageModel = MessageModel.CLUSTERING,
+        orderly: bool = False,
+        auto_commit: bool = True,
+        suspend_ms: int = SUSPEND_MS,
+        offsets_file: Path | str | None = None,
+        strategy: Strategy = averagely,
         consume_from: ConsumeFrom = ConsumeFrom.LAST_OFFSET,
         consume_timestamp_ms: int | None = None,
         max_in_flight: int = MAX_IN_FLIGHT,
+        min_threads: int = 0,
+        max_threads: int | None = None,
         max_reconsume_times: int | None = None,
+        consume_timeout_ms: int = CONSUME_TIMEOUT_MS,
+        limits: CacheLimits = DEFAULT_LIMITS,
+        pull_batch: int = PULL_MAX_MESSAGES,
+        pull_interval_ms: int = 0,
         stop_timeout_ms: int = STOP_TIMEOUT_MS,
         trace: bool = False,
+        consume_hooks: Sequence[ConsumeHook] = (),
+        filter_hooks: Sequence[FilterMessageHook] = (),
+        rpc_hooks: Sequence[RpcHook] = (),
         config: ClientConfig | None = None,
         clock: Clock | None = None,
     ) -> None:
         super().__init__()
+        model, consume_from = one_of(MessageModel, model=model), one_of(ConsumeFrom, consume_from=consume_from)
+        at_least(1, max_in_flight=max_in_flight, consume_timeout_ms=consume_timeout_ms, suspend_ms=suspend_ms)
+        at_least(0, min_threads=min_threads, stop_timeout_ms=stop_timeout_ms)
+        at_least_or_none(1, max_threads=max_threads)
+        at_least_or_none(0, max_reconsume_times=max_reconsume_times, consume_timestamp_ms=consume_timestamp_ms)
+        check_consumer_hooks(consume_hooks, filter_hooks)
+        if not (orderly or auto_commit):
+            raise ConfigError("auto_commit=False is for orderly=True; else what a handler returned from is committed")
         config = config or ClientConfig()
         self._config = dataclasses.replace(config, namesrv=namesrv or config.namesrv)
         self._clock = clock or SystemClock()
-        self._group = check_group(group)
-        self._consume_from = consume_from
-        self._consume_timestamp_ms = consume_timestamp_ms
-        self._max_reconsume_times = max_reconsume_times
+        self._group = wrap_group(config.namespace, check_group(group))
+        self._model = model
+        self._orderly = orderly
         self._stop_timeout_ms = stop_timeout_ms
-        self._subscribed: dict[str, _Subscribed] = {}
-        self._assigned: dict[MessageQueue, tuple[AssignedQueue, asyncio.Task[None]]] = {}
-        self._rebalance_due = Bell(self._clock)
-        self._brokers_to_tell = False
+        self._filter_hooks = filter_hooks
+        self._pace = Pace(pull_batch, pull_interval_ms)
+        self._consumes: dict[str, Consume] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._tracer = tracer_of(self._group, "CONSUME", namesrv, config, self._clock) if trace else None
-        self._handlers = Handlers(max_in_flight, self._send_back, self._clock, self._tracer)
-        self._instance = Instance(
-            self._config,
+        self._stopper: asyncio.Task[Any] | None = None
+        self._tracer = tracer_of(self._group, "CONSUME", namesrv, config, self._clock, rpc_hooks) if trace else None
+        self._max_in_flight = max_in_flight
+        self._started_ms = self._clock.now_ms()
+        self._statistics = ConsumeStatistics(self._started_ms)
+        self._calls = self._new_calls(min_threads, max_threads, consume_hooks)
+        role = Role(self._group, ConsumeType.PASSIVELY, model, consume_from, strategy)
+        self._membership = Membership(role, self._config, self._clock, rpc_hooks=rpc_hooks)
+        self._instance = self._membership.instance
+        offsets = offset_store(model, offsets_file, self._instance, self._group)
+        limits = dataclasses.replace(limits, max_span=sys.maxsize) if orderly else limits
+        start_rule = self._start_rule = StartRule(consume_from, consume_timestamp_ms)
+        reading = Reading(self._group, start_rule, limits, self._pace, self._deliver, self._statistics)
+        self._locks: BrokerLocks | None = None
+        self._queues: HeldQueues
+        self._handlers: ConcurrentHandlers | OrderlyHandlers
+        if orderly:
+            self._locks = self._new_locks()
+            self._handlers = self._in_order(max_reconsume_times, auto_commit, suspend_ms)
+            self._queues = QueuesInOrder(reading, self._membership, offsets, self._clock, self._handlers, self._locks)
+        else:
+            self._handlers = self._as_they_come(max_reconsume_times, consume_timeout_ms)
+            self._queues = HeldQueues(reading, self._membership, offsets, self._clock)
+        self._membership.serve(self._queues, self._queues.share, self._queues.read_anew)
+        BrokerCalls(self._group, self, self._instance.run).register(self._instance.handlers)
+        if model is MessageModel.CLUSTERING:
+            self._membership.subscribe(retry_topic(self._group), ALL_TAGS)
+
+    def _new_calls(self, min_threads: int, max_threads: int | None, consume_hooks: Sequence[ConsumeHook]) -> Calls:
+        return Calls(
+            self._group,
             self._clock,
-            self._announce,
-            heartbeat_to_slaves=True,
-            on_routes_changed=self._rebalance_soon,
+            min_threads=min_threads,
+            max_threads=self._max_in_flight if max_threads is None else max_threads,
+            namespace=self._config.namespace,
+            tracer=self._tracer,
+            consume_hooks=consume_hooks,
+            statistics=self._statistics,
+            orderly=self._orderly,
         )
-        self._instance.handlers[RequestCode.NOTIFY_CONSUMER_IDS_CHANGED] = self._members_changed
-        self._subscribe(retry_topic(self._group), ALL_TAGS, _UNHANDLED)
+
+    def _new_locks(self) -> BrokerLocks | None:
+        """Who gets every message shares no queue with anybody."""
+        if self._model is MessageModel.BROADCASTING:
+            return None
+        return BrokerLocks(self._instance, self._group, self._clock)
+
+    def _in_order(self, max_reconsume_times: int | None, auto_commit: bool, suspend_ms: int) -> OrderlyHandlers:
+        namespace = self._config.namespace
+        return OrderlyHandlers(
+            self._max_in_flight,
+            self._calls,
+            Buries(self._instance, self._clock, self._group, self._model, namespace, max_reconsume_times),
+            self._clock,
+            _always if self._locks is None else self._locks.holds,
+            auto_commit=auto_commit,
+            suspend_ms=suspend_ms,
+            max_reconsume_times=max_reconsume_times,
+        )
+
+    def _as_they_come(self, max_reconsume_times: int | None, consume_timeout_ms: int) -> ConcurrentHandlers:
+        namespace = self._config.namespace
+        send_back = SendsBack(self._instance, self._clock, self._group, self._model, namespace, max_reconsume_times)
+        return ConcurrentHandlers(self._max_in_flight, self._calls, send_back, self._clock, consume_timeout_ms)
 
     @property
     def client_id(self) -> str:
+        """Under this name brokers know the client: address, process and a number, or as `ClientConfig` says."""
         return self._instance.client_id
 
     @property
     def assigned_queues(self) -> list[MessageQueue]:
         """The queues this member reads at the moment."""
-        return sorted(self._assigned)
+        return sorted(unwrap_queue(self._config.namespace, queue) for queue in self._queues.held)
 
     # --- subscribing
 
@@ -148,268 +216,162 @@ class PushConsumer(Startable):
         With `Sql("price > 5")` as expression, the broker chooses by the properties of the messages.
         The handler gets one message at a time; or a list of up to `batch` of them, if that is given; or a list, if its
         parameter is annotated as one (`messages: list[ReceivedMessage]`). An `async def` runs on the event loop, a
-        `def` in a thread. Subscribing to a topic again replaces expression and handler.
+        `def` in a thread. What it returns matters only in order, see `OrderlyStatus`. When it raises, all its
+        messages come again; with `RetryLater`, those it names, and when it says. Subscribing to a topic again
+        replaces expression and handler.
         """
+        self._require_own_process()
         check_topic(topic)
         if topic.startswith(RETRY_PREFIX):
             raise ClientError(f"{topic} is read by its group by itself; subscribe to the original topic")
-        self._subscribe(topic, expression, Consume.by(handler, batch))
+        consume = Consume.by(handler, batch)
+        topic = wrap_topic(self._config.namespace, topic)
+        self._membership.subscribe(topic, expression)
+        self._consumes[topic] = consume
 
-    def _subscribe(self, topic: str, expression: Expression, consume: Consume) -> None:
-        known = self._subscribed.get(topic)
-        version = max(self._clock.now_ms(), known.subscription.version + 1 if known else 0)
-        wanted = subscription(topic, expression, version)
-        if known is None:
-            self._subscribed[topic] = _Subscribed(wanted, consume)
-        else:  # its queues hold on to `known`
-            known.subscription, known.consume = wanted, consume
-        self._rebalance_soon()
+    def handles(self, topic: str, expression: Expression = ALL_TAGS, *, batch: int | None = None) -> Callable[[H], H]:
+        """`subscribe` as a decorator of the handler."""
+
+        def register(handler: H) -> H:
+            self.subscribe(topic, expression, handler, batch=batch)
+            return handler
+
+        return register
 
     def unsubscribe(self, topic: str) -> None:
         """Stop reading the topic; what was handed to its handler is finished."""
+        self._require_own_process()
         check_topic(topic)
-        if not topic.startswith(RETRY_PREFIX) and self._subscribed.pop(topic, None) is not None:
-            self._instance.routes.forget(topic)
-            self._rebalance_soon()
+        if not topic.startswith(RETRY_PREFIX):
+            topic = wrap_topic(self._config.namespace, topic)
+            self._membership.unsubscribe(topic)
+            self._consumes.pop(topic, None)
 
     # --- starting and stopping
 
     async def _start(self) -> None:
         """After the first round our queues have their start offsets: what is sent from now on is received."""
-        self._instance.start()
+        self._started_ms = self._clock.now_ms()
+        self._membership.start()
+        self._calls.start()
         if self._tracer is not None:
             await self._tracer.start()
-        settled = await self._rebalance()
+        if self._locks is not None:
+            self._instance.run(self._locks.run(), "locks")
+        settled = await self._membership.join()
         self._tasks = {
-            self._instance.run(self._rebalances(settled), "rebalance"),
-            self._instance.run(self._commits(), "commits"),
+            self._instance.run(self._membership.run(settled), "rebalance"),
+            self._instance.run(self._queues.commit_regularly(self._config.persist_offset_interval_ms), "commits"),
+            self._instance.run(self._handlers.run(), "handlers"),
         }
 
+    async def stop(self) -> None:
+        """Wait for running handlers, commit what they finished, and close every connection; twice is harmless.
+
+        A handler may call it and is not waited for: its own messages come again. Of several that do so, the first one
+        waits for the others.
+        """
+        caller = self._calls.caller()
+        if self._stopper is None:
+            self._stopper = caller
+        elif self._stopper is not caller and self._handlers.is_worker(caller):
+            return
+        await super().stop()
+
     async def _stop(self) -> None:
-        """In the order the data flows: pulls, handlers, offsets, and last the connections."""
+        """In the order the data flows: pulls, handlers, offsets, locks, and last the connections."""
         await cancelled(self._tasks)
-        await cancelled({task for _, task in self._assigned.values()})
-        await self._handlers.stop(self._stop_timeout_ms)
+        await self._queues.stop_pulling()
+        await self._handlers.stop(self._stop_timeout_ms, but_for=self._stopper)
+        self._calls.shutdown()
         if self._tracer is not None:
             await self._tracer.stop()
-        await asyncio.gather(*(assigned.commit() for assigned, _ in self._assigned.values()))
-        self._assigned.clear()
+        await self._queues.close()
         await self._instance.stop(consumer_group=self._group)
 
-    def _announce(self, client_id: str) -> HeartbeatData:
-        subscriptions = tuple(subscribed.subscription for subscribed in self._subscribed.values())
-        consumer = ConsumerData(
-            self._group,
+    def pause(self) -> None:
+        """Pull no more until `resume`; what is here already is handled. The queues stay ours."""
+        self._pace.paused = True
+        self._queues.read_anew()  # a pull that waits would still bring something
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self._pace.paused = False
+
+    @property
+    def paused(self) -> bool:
+        """Whether `pause` was called, and not yet `resume`."""
+        return self._pace.paused
+
+    async def reset_offsets(self, offsets: dict[MessageQueue, int]) -> None:
+        """Go on at these offsets, and let go of what is in process; queues that are not ours are left alone."""
+        await self._queues.reset({wrap_queue(self._config.namespace, queue): at for queue, at in offsets.items()})
+
+    # --- what operators and brokers ask
+
+    def statistics(self, topic: str) -> ConsumeStatus:
+        """How fast messages of the topic are pulled and handled here: rates of the last minute."""
+        return self._statistics.status(wrap_topic(self._config.namespace, topic), self._clock.now_ms())
+
+    def running_info(self, *, stacks: bool = False) -> ConsumerRunningInfo:
+        """What this member does, as `mqadmin consumerStatus` shows it; with `stacks`, where tasks and threads are."""
+        traits = Traits(
             ConsumeType.PASSIVELY,
-            MessageModel.CLUSTERING,
-            self._consume_from,
+            orderly=self._orderly,
+            threads=self._max_in_flight,
+            started_ms=self._started_ms,
+            name_servers=sorted(self._instance.name_servers.addresses),
+            settings={
+                "consumerGroup": self._group,
+                "consumeFromWhere": str(self._start_rule.consume_from),
+                "messageModel": str(self._model),
+                "pullBatchSize": str(self._pace.pull_batch),
+                "pullInterval": str(self._pace.pull_interval_ms),
+            },
+        )
+        subscriptions = [subscribed.subscription for subscribed in self._membership.subscribed.values()]
+        return running_info(
+            traits,
             subscriptions,
+            self._queues.processes,
+            self._statistics,
+            self._clock.now_ms(),
+            locked_ms=self._queues.locked_ms,
+            with_stacks=stacks,
         )
-        return HeartbeatData(client_id, consumers=(consumer,))
 
-    # --- sharing the queues
+    def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
+        """How far each of our queues of the topic is done, committed or not."""
+        return {queue: offset for queue, offset in self._queues.commit_offsets.items() if queue.topic == topic}
 
-    def _rebalance_soon(self) -> None:
-        self._brokers_to_tell = True
-        self._rebalance_due.ring()
-
-    async def _members_changed(self, _connection: Connection, _command: Command) -> None:
-        """NOTIFY_CONSUMER_IDS_CHANGED. A new member has newer routes, and shares fit only if all see the same."""
-        self._instance.routes.doubt()
-        self._rebalance_due.ring()
-
-    async def _rebalances(self, settled: bool) -> None:
-        while True:
-            await self._clock.sleep(REBALANCE_MIN_DISTANCE_MS)
-            if settled:
-                await self._rebalance_due.wait(self._config.rebalance_interval_ms - REBALANCE_MIN_DISTANCE_MS)
-            settled = await self._rebalance()
-
-    async def _rebalance(self) -> bool:
-        """Take the queues that are ours and let go of those that are not; False if something could not be found out."""
-        self._rebalance_due.clear()
-        routes = await self._known_routes()
-        if self._brokers_to_tell:  # before the first pull: they answer only consumers they have heard of
-            self._brokers_to_tell = False
-            await self._tell_brokers()
-        members = _Members(self._instance, self._group)
-        outcomes = [await self._rebalance_topic(topic, route, members) for topic, route in routes.items()]
-        await self._release([queue for queue in self._assigned if queue.topic not in self._subscribed])
-        if changed := [topic for topic, outcome in zip(routes, outcomes, strict=True) if outcome.changed]:
-            await self._bump_versions(changed)
-        return all(outcome.settled for outcome in outcomes)
-
-    async def _known_routes(self) -> dict[str, TopicRoute]:
-        """Of the subscribed topics that have one; a route that comes later starts another round."""
-        routes: dict[str, TopicRoute] = {}
-        for topic in list(self._subscribed):
-            try:
-                routes[topic] = await self._instance.routes.topic(topic)
-            except RouteNotFound:
-                log.debug("topic %s does not exist yet", topic)
-            except CosmodromeError as error:
-                log.warning("no route for %s: %s", topic, error)
-        return routes
-
-    async def _tell_brokers(self) -> None:
-        versions = {subscribed: subscribed.subscription.version for subscribed in self._subscribed.values()}
-        await self._instance.heartbeat()
-        for subscribed, version in versions.items():
-            subscribed.announced_version = version
-
-    async def _bump_versions(self, topics: Iterable[str]) -> None:
-        for topic in topics:
-            if (subscribed := self._subscribed.get(topic)) is not None:
-                subscribed.bump(self._clock.now_ms())
-        await self._tell_brokers()
-
-    async def _rebalance_topic(self, topic: str, route: TopicRoute, members: _Members) -> _Outcome:
-        subscribed = self._subscribed.get(topic)
-        if subscribed is None:  # unsubscribed while the round was under way
-            return _Outcome(settled=True, changed=False)
-        try:
-            client_ids = await members.ask(route)
-        except CosmodromeError as error:
-            log.warning("queues of %s stay as they are: %s", topic, error)
-            return _Outcome(settled=False, changed=False)
-        mine = set(averagely(route.subscribe_queues, client_ids, self.client_id))
-        lost = [queue for queue in self._assigned if queue.topic == topic and queue not in mine]
-        await self._release(lost)
-        taken = await asyncio.gather(*(self._acquire(queue, subscribed) for queue in mine - self._assigned.keys()))
-        changed = bool(lost) or any(taken)
-        if changed:
-            log.info("%s: %d queues of %s, shared by %d", self.client_id, len(mine), topic, len(client_ids))
-        return _Outcome(settled=self.client_id in client_ids and all(taken), changed=changed)
-
-    async def _release(self, queues: Iterable[MessageQueue]) -> None:
-        await asyncio.gather(*map(self._release_one, queues))
-
-    async def _release_one(self, queue: MessageQueue) -> None:
-        """What is in process is not waited for: the queue's new owner has started already."""
-        assigned, task = self._assigned[queue]
-        await cancelled([task])
-        assigned.process.released = True
-        await assigned.commit()
-        del self._assigned[queue]  # last, so that a stop in between commits as well
-
-    async def _acquire(self, queue: MessageQueue, subscribed: _Subscribed) -> bool:
-        try:
-            stored_offset = await self._stored_offset(queue)
-            start_offset = await self._start_offset(queue) if stored_offset is None else stored_offset
-        except CosmodromeError as error:
-            log.warning("%s is left for the next round: %s", queue, error)
-            return False
-        assigned = AssignedQueue(
-            queue,
-            start_offset,
-            stored_offset,
-            group=self._group,
-            wanted=subscribed,
-            instance=self._instance,
-            clock=self._clock,
-            deliver=self._deliver,
-        )
-        self._assigned[queue] = assigned, self._instance.run(assigned.run(), f"pull {queue}")
-        return True
-
-    # --- offsets
-
-    async def _stored_offset(self, queue: MessageQueue) -> int | None:
-        header = QueryConsumerOffset(self._group, queue.topic, queue.queue_id)
-        try:
-            offset = await self._ask_offset(queue, RequestCode.QUERY_CONSUMER_OFFSET, header)
-        except BrokerError as refusal:
-            if refusal.code == ResponseCode.QUERY_NOT_FOUND:
-                return None
-            raise
-        return offset if offset >= 0 else None
-
-    async def _start_offset(self, queue: MessageQueue) -> int:
-        """Where a group begins that has no offset stored: retry topics are read whole, except by timestamp."""
-        is_retry = queue.topic.startswith(RETRY_PREFIX)
-        by_timestamp = self._consume_from is ConsumeFrom.TIMESTAMP
-        if by_timestamp and not is_retry:
-            since_ms = self._consume_timestamp_ms
-            if since_ms is None:
-                since_ms = self._clock.now_ms() - DEFAULT_LOOK_BACK_MS
-            header = SearchOffset(queue.topic, queue.queue_id, since_ms)
-            return await self._ask_offset(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
-        if by_timestamp or (self._consume_from is ConsumeFrom.LAST_OFFSET and not is_retry):
-            return await self._ask_offset(queue, RequestCode.GET_MAX_OFFSET, QueueHeader(queue.topic, queue.queue_id))
-        return 0
-
-    async def _ask_offset(self, queue: MessageQueue, code: RequestCode, header: Header) -> int:
-        address = self._instance.member(queue.broker_name)
-        reply = await self._instance.ask(address, Command.request(code, header), OFFSET_TIMEOUT_MS)
-        return OffsetReply.decode(reply).offset
-
-    async def _commits(self) -> None:
-        while True:
-            await self._clock.sleep(self._config.persist_offset_interval_ms)
-            for assigned, _ in list(self._assigned.values()):
-                await assigned.commit_oneway()
+    async def consume_directly(self, message: ReceivedMessage) -> ConsumeDirectlyResult:
+        """Hand a message to its handler, beside everything else; it is neither committed nor sent back."""
+        consume = self._consumes.get(message.topic, _UNHANDLED)
+        message.topic = unwrap_topic(self._config.namespace, message.topic)
+        # As a task: a handler may use what needs one, and answers to brokers begin without.
+        ended = await asyncio.create_task(self._calls.call(consume, [message]))
+        return directly_result(ended, order=self._orderly)
 
     # --- handing over
 
     def _deliver(self, messages: list[ReceivedMessage], process: ProcessQueue) -> None:
         """Retried messages go to the handler of the topic they came from first."""
-        for topic, run in itertools.groupby(messages, key=lambda message: message.topic):
-            subscribed = self._subscribed.get(topic)
-            consume = _UNHANDLED if subscribed is None else subscribed.consume
-            for portion in consume.portions(list(run)):
+        process_topic = messages[0].queue.topic
+        wanted = filtered(self._filter_hooks, self._group, messages, process)
+        for topic, run in itertools.groupby(wanted, key=lambda message: message.topic):
+            if topic not in self._consumes and topic == process_topic:
+                continue  # unsubscribed: its queue goes in the next round, and this stays uncommitted
+            consume = self._consumes.get(topic, _UNHANDLED)
+            portion_of_topic = list(run)
+            if self._config.namespace:
+                for message in portion_of_topic:
+                    message.topic = unwrap_topic(self._config.namespace, topic)
+            for portion in consume.portions(portion_of_topic):
                 self._handlers.submit(Delivery(consume, portion, process))
-
-    async def _send_back(self, message: ReceivedMessage) -> bool:
-        """Have the broker deliver the message again later; whether it agreed."""
-        header = SendBack(
-            message.commit_log_offset,
-            self._group,
-            _BROKER_DECIDES_DELAY,
-            origin_msg_id=message.msg_id,
-            origin_topic=message.topic,
-            max_reconsume_times=self._max_reconsume_times,
-        )
-        try:
-            address = self._instance.master(message.queue.broker_name)
-            request = Command.request(RequestCode.CONSUMER_SEND_MSG_BACK, header)
-            await self._instance.ask(address, request, SEND_BACK_TIMEOUT_MS)
-        except CosmodromeError as error:
-            log.info("%s was not taken back: %s", message.msg_id, error)
-            return False
-        return True
 
 
 _UNHANDLED = Consume.by(unhandled)
 
 
-class _Outcome(NamedTuple):
-    """How a topic's rebalance went."""
-
-    settled: bool  # nothing is left for another round
-    changed: bool  # queues came or went
-
-
-class _Members:
-    """Who is in the group, asked once per broker and round."""
-
-    def __init__(self, instance: Instance, group: str) -> None:
-        self._instance = instance
-        self._request = ConsumerGroupHeader(group)
-        self._known: dict[str, tuple[str, ...]] = {}
-
-    async def ask(self, route: TopicRoute) -> tuple[str, ...]:
-        """From the first broker of the route that answers: all members who ask the same one agree."""
-        failure: CosmodromeError = ClientError("its route names no broker")
-        for broker in route.route.brokers:
-            try:
-                address = self._instance.member(broker.broker_name)
-                return self._known.get(address) or await self._ask(address)
-            except CosmodromeError as error:
-                failure = error
-        raise failure
-
-    async def _ask(self, address: str) -> tuple[str, ...]:
-        request = Command.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, self._request)
-        reply = await self._instance.ask(address, request)
-        self._known[address] = client_ids = ConsumerIds.decode(bytes(reply.body)).ids
-        return client_ids
+def _always(_queue: MessageQueue) -> bool:
+    return True

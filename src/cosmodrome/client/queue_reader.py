@@ -6,22 +6,23 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, Self
 
-from cosmodrome.client.incoming import received_messages, unpack_body
+from cosmodrome.client.hooks import RpcHook
+from cosmodrome.client.incoming import received_messages, unpacked
 from cosmodrome.client.instance import Instance
 from cosmodrome.client.lifecycle import Startable
+from cosmodrome.client.offsets import max_offset, min_offset, offset_at
 from cosmodrome.client.pulling import PULL_MAX_BYTES, PULL_MAX_MESSAGES, PULL_RETRY_MS, PULL_SUSPEND_MS, Puller
 from cosmodrome.client.subscribing import Expression, subscription
 from cosmodrome.clock import Clock, SystemClock
-from cosmodrome.codes import RequestCode, ResponseCode
+from cosmodrome.codes import ResponseCode
 from cosmodrome.config import ClientConfig
 from cosmodrome.errors import CosmodromeError
 from cosmodrome.model import ALL_TAGS, MessageQueue, ReceivedMessage, Subscription, check_topic
 from cosmodrome.wire.command import Command
-from cosmodrome.wire.header import Header
-from cosmodrome.wire.requests import OffsetReply, PullFlag, PullMessage, PullReply, QueueHeader, SearchOffset
+from cosmodrome.wire.requests import PullFlag, PullMessage, PullReply
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +51,7 @@ class TopicReader(Startable):
         *,
         namesrv: str = "",
         from_earliest: bool = False,
+        rpc_hooks: Sequence[RpcHook] = (),
         config: ClientConfig | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -68,14 +70,17 @@ class TopicReader(Startable):
             self._clock,
             None,
             on_routes_changed=self._read_new_queues,
+            rpc_hooks=rpc_hooks,
         )
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> ReceivedMessage:
+        self._require_own_process()
         message = await self._messages.get() if self.running else None
         if message is None:
+            self._end_loops()  # another one may wait
             raise StopAsyncIteration
         return message
 
@@ -85,6 +90,8 @@ class TopicReader(Startable):
         try:
             queues = (await self._instance.routes.topic(self._topic)).subscribe_queues
         except CosmodromeError as error:  # no such topic yet, or nobody to ask; that may change
+            if error.is_lasting:
+                raise
             log.warning("waiting for %s: %s", self._topic, error)
             queues = ()
         await asyncio.gather(*map(self._begin_with, queues))
@@ -93,6 +100,9 @@ class TopicReader(Startable):
 
     async def _stop(self) -> None:
         await self._instance.stop()
+        self._end_loops()
+
+    def _end_loops(self) -> None:
         with contextlib.suppress(asyncio.QueueFull):  # then nobody is waiting for a message
             self._messages.put_nowait(None)
 
@@ -101,6 +111,8 @@ class TopicReader(Startable):
         try:
             offset = await self._offset_now(queue)
         except CosmodromeError as error:
+            if error.is_lasting:
+                raise
             log.warning("waiting for %s: %s", queue, error)
             return
         self._read(queue, self._puller(queue, offset).run())
@@ -131,21 +143,14 @@ class TopicReader(Startable):
         return _ReadQueue(queue, offset, self._wanted, self._messages, self._instance, self._clock)
 
     async def _offset_now(self, queue: MessageQueue) -> int:
-        code = RequestCode.GET_MIN_OFFSET if self._from_earliest else RequestCode.GET_MAX_OFFSET
-        return await self._ask_offset(queue, code, QueueHeader(queue.topic, queue.queue_id))
+        edge = min_offset if self._from_earliest else max_offset
+        return max(await edge(self._instance, queue), 0)  # Apache says -1 of a queue it does not know
 
     async def _offset_then(self, queue: MessageQueue) -> int:
         """Where this queue stood when the reader started."""
         if self._from_earliest:
             return await self._offset_now(queue)
-        since_ms = self._started_ms - CLOCK_SLACK_MS
-        header = SearchOffset(queue.topic, queue.queue_id, since_ms)
-        return await self._ask_offset(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
-
-    async def _ask_offset(self, queue: MessageQueue, code: RequestCode, header: Header) -> int:
-        address = self._instance.member(queue.broker_name)
-        reply = await self._instance.ask(address, Command.request(code, header))
-        return max(OffsetReply.decode(reply).offset, 0)  # Apache says -1 of a queue it does not know
+        return await offset_at(self._instance, queue, self._started_ms - CLOCK_SLACK_MS, READER_GROUP)
 
 
 class _ReadQueue(Puller):
@@ -188,15 +193,6 @@ class _ReadQueue(Puller):
     async def _take(self, request: PullMessage, reply: Command, offsets: PullReply) -> None:
         if reply.code == ResponseCode.SUCCESS:
             for message in received_messages(self.queue, self._wanted, offsets, bytes(reply.body)):
-                await self._messages.put(_unpacked(message))
+                await self._messages.put(unpacked(message))
                 self._offset = message.queue_offset + 1
         self._offset = offsets.next_begin_offset
-
-
-def _unpacked(message: ReceivedMessage) -> ReceivedMessage:
-    """With its body decompressed, or as it is if that can't be done: whoever looks on wants to see it all the same."""
-    try:
-        unpack_body(message)
-    except CosmodromeError as error:
-        log.warning("the body of %s stays compressed: %s", message.msg_id, error)
-    return message

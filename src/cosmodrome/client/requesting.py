@@ -5,13 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
+from cosmodrome.client.async_sends import Callback
+from cosmodrome.client.hooks import RpcHook, SendMode
 from cosmodrome.client.incoming import unpack_body
-from cosmodrome.client.outgoing import check_body, packed_body
-from cosmodrome.client.producer import SEND_TIMEOUT_MS, Producer
-from cosmodrome.codes import RequestCode, ResponseCode
-from cosmodrome.errors import BrokerError, CallTimeout, InvalidMessage
+from cosmodrome.client.outgoing import body_size
+from cosmodrome.client.producer import MAX_TRIES, SEND_TIMEOUT_MS, Producer
+from cosmodrome.client.producer_options import ProducerOptions
+from cosmodrome.client.queue_choice import Selector
+from cosmodrome.client.sending import now
+from cosmodrome.clock import Clock
+from cosmodrome.codes import RequestCode
+from cosmodrome.config import ClientConfig
+from cosmodrome.errors import CallTimeout, InvalidMessage
 from cosmodrome.model import AUTO_CREATE_TOPIC, Message, MessageQueue, Property, ReceivedMessage
 from cosmodrome.net.connection import Connection
 from cosmodrome.wire import properties as props
@@ -32,32 +40,98 @@ class RequestProducer(Producer):
             answer = await producer.request(Message("prices", b"apples"))
 
     A consumer of the topic answers with a RequestProducer of its own: `await producer.reply(message, b"3.50")`. The
-    first answer counts. An answer is pushed to whoever asked, and is lost if nobody waits for it any more.
+    first answer counts, however many consumers there are. An answer is pushed to whoever asked, and is dropped if
+    nobody waits for it any more.
     """
 
-    def __init__(self, group: str, namesrv: str = "", **options: Any) -> None:
-        super().__init__(group, namesrv, **options)
+    def __init__(
+        self,
+        group: str,
+        namesrv: str = "",
+        *,
+        max_tries: int = MAX_TRIES,
+        trace: bool = False,
+        options: ProducerOptions | None = None,
+        rpc_hooks: Sequence[RpcHook] = (),
+        config: ClientConfig | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(
+            group,
+            namesrv,
+            max_tries=max_tries,
+            trace=trace,
+            options=options,
+            rpc_hooks=rpc_hooks,
+            config=config,
+            clock=clock,
+        )
         self._asked: dict[str, asyncio.Future[ReceivedMessage]] = {}
         self._instance.handlers[RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT] = self._answered
 
-    async def request(self, message: Message, *, timeout_ms: float = REQUEST_TIMEOUT_MS) -> ReceivedMessage:
+    async def _start(self) -> None:
+        self._instance.claim("answers to requests")  # brokers push them to a client id
+        await super()._start()
+
+    async def request(
+        self,
+        message: Message,
+        queue: MessageQueue | None = None,
+        *,
+        selector: Selector | None = None,
+        arg: Any = None,
+        timeout_ms: float = REQUEST_TIMEOUT_MS,
+    ) -> ReceivedMessage:
         """Send the message and return the answer to it. CallTimeout when none came in time; else as `send`."""
         self._require_running()
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_ms / 1000
+        return await self._request(message, queue, selector, arg, timeout_ms, now(), SendMode.SYNC)
+
+    def request_async(
+        self,
+        message: Message,
+        queue: MessageQueue | None = None,
+        *,
+        selector: Selector | None = None,
+        arg: Any = None,
+        callback: Callback[ReceivedMessage] | None = None,
+        timeout_ms: float = REQUEST_TIMEOUT_MS,
+    ) -> asyncio.Future[ReceivedMessage]:
+        """Begin to ask, and return what will be the answer; all else is as with `send_async`."""
+        self._require_running()
+        began = now()
+        return self._async_sends.start(
+            lambda: self._request(message, queue, selector, arg, timeout_ms, began, SendMode.ASYNC),
+            body_size(message),
+            began + timeout_ms / 1000,
+            callback,
+        )
+
+    async def _request(
+        self,
+        message: Message,
+        queue: MessageQueue | None,
+        selector: Selector | None,
+        arg: Any,
+        timeout_ms: float,
+        began: float,
+        mode: SendMode,
+    ) -> ReceivedMessage:
+        deadline = began + timeout_ms / 1000
         correlation_id = str(uuid.uuid4())
-        ready = await self._ready(message)
-        await self._route(message.topic, deadline)
-        await self._instance.heartbeat()  # a broker finds us by what our heartbeats say
+        ready = self._ready(message) or await self._ready_aside(message)
+        await self._sending.route(ready.topic, deadline)
         wanted = {
             Property.CORRELATION_ID: correlation_id,
             Property.REPLY_TO_CLIENT: self.client_id,
             Property.TTL: str(int(timeout_ms)),
         }
-        answer: asyncio.Future[ReceivedMessage] = loop.create_future()
+        ready = ready._replace(properties=ready.properties + props.encode(wanted))
+        answer: asyncio.Future[ReceivedMessage] = asyncio.get_running_loop().create_future()
         self._asked[correlation_id] = answer
         try:
-            await self._send_anywhere(ready._replace(properties=ready.properties + props.encode(wanted)), deadline)
+            async with asyncio.timeout_at(deadline):
+                await self._instance.announced()  # a broker finds us by what our heartbeats say
+            await self._send_chosen(ready, queue, selector, arg, deadline, mode)
             async with asyncio.timeout_at(deadline):
                 return await answer
         except TimeoutError:
@@ -71,7 +145,7 @@ class RequestProducer(Producer):
         unpack_body(message)
         answer = self._asked.get(message.properties.get(Property.CORRELATION_ID, ""))
         if answer is None or answer.done():
-            log.info("an answer came that nobody waits for: %s", message.properties)
+            log.info("an answer came that nobody waits for any more: %s", message.properties)
         else:
             answer.set_result(message)
         return command.reply()
@@ -79,26 +153,23 @@ class RequestProducer(Producer):
     async def reply(self, request: ReceivedMessage, body: bytes, *, timeout_ms: float = SEND_TIMEOUT_MS) -> None:
         """Answer a request. BrokerError when the broker could not reach whoever asked, who may have given up."""
         self._require_running()
-        check_body(body)
-        deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
+        deadline = now() + timeout_ms / 1000
         asked = request.properties
         if not {Property.CORRELATION_ID, Property.REPLY_TO_CLIENT, Property.CLUSTER} <= asked.keys():
             raise InvalidMessage(f"{request.msg_id} asks for no answer: it was not sent by `request`")
         topic = f"{asked[Property.CLUSTER]}_REPLY_TOPIC"
-        await self._route(topic, deadline)
+        packed, sys_flag = self._pack(body)
+        await self._sending.route(topic, deadline)
         # Whoever asked is known to the broker that took the request; others may never have heard of it.
         address = self._instance.master(request.queue.broker_name)
         kept = (Property.CORRELATION_ID, Property.REPLY_TO_CLIENT, Property.TTL)
         properties = {Property.MSG_TYPE: _REPLY, **{name: asked[name] for name in kept if name in asked}}
-        packed, sys_flag = packed_body(body)
         now_ms = self._clock.now_ms()
         header = SendMessage(
             self._group, topic, AUTO_CREATE_TOPIC, 1, 0, sys_flag, now_ms, 0, props.encode(properties), 0
         )
         command = Command(RequestCode.SEND_REPLY_MESSAGE_V2, header.lettered_fields(), packed)
-        answer = await self._instance.caller.call(address, command, timeout_ms)
-        if answer.code != ResponseCode.SUCCESS:
-            raise BrokerError(answer.code, answer.remark or "", address)
+        await self._instance.ask(address, command, max((deadline - now()) * 1000, 1))
 
 
 def _received(header: PushReply, body: bytes) -> ReceivedMessage:

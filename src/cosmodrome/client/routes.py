@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from cosmodrome.client.lifecycle import going_on
 from cosmodrome.clock import Clock
 from cosmodrome.errors import CosmodromeError, RouteNotFound
 from cosmodrome.model import AUTO_CREATE_TOPIC, MASTER_ID, BrokerData, MessageQueue, Perm, Route
@@ -22,6 +23,14 @@ log = logging.getLogger(__name__)
 RETRY_INTERVAL_MS = 1_000
 # Queues per broker that a topic yet to be created is taken to have; also what a send asks the broker to create.
 NEW_TOPIC_QUEUES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopics:
+    """How a topic that does not exist comes into being: made by a broker from its template, with so many queues."""
+
+    template: str = AUTO_CREATE_TOPIC
+    queues: int = NEW_TOPIC_QUEUES
 
 
 class RouteSource(Protocol):
@@ -81,11 +90,11 @@ def _ordered_queues(topic: str, order_conf: str) -> tuple[MessageQueue, ...]:
     return tuple(queues)
 
 
-def borrowed_route(template: Route) -> Route:
+def borrowed_route(template: Route, max_queues: int = NEW_TOPIC_QUEUES) -> Route:
     """The route a topic will have once a broker made it from the template."""
     queues = []
     for data in template.queues:
-        count = min(NEW_TOPIC_QUEUES, data.read_queues)
+        count = min(max_queues, data.read_queues)
         queues.append(dataclasses.replace(data, read_queues=count, write_queues=count))
     return dataclasses.replace(template, queues=tuple(queues), order_conf=None)
 
@@ -135,11 +144,13 @@ class Routes:
         poll_interval_ms: int,
         borrow: bool,
         on_change: Callable[[], None],
+        new_topics: NewTopics | None = None,
     ) -> None:
         self._source = source
         self._clock = clock
         self._longest_gap = max(1, poll_interval_ms // RETRY_INTERVAL_MS)
         self._borrow = borrow
+        self._new_topics = new_topics or NewTopics()
         self._on_change = on_change
         self._topics: dict[str, TopicRoute | None] = {}  # None: in use, not known to any name server
         self._polls: dict[str, _Poll] = {}  # one for each topic in use
@@ -193,10 +204,10 @@ class Routes:
 
     async def _load_borrowed(self, topic: str) -> TopicRoute:
         try:
-            template = await self._source.route(AUTO_CREATE_TOPIC)
+            template = await self._source.route(self._new_topics.template)
         except RouteNotFound:
             raise RouteNotFound(topic) from None
-        return topic_route(topic, borrowed_route(template), borrowed=True)
+        return topic_route(topic, borrowed_route(template, self._new_topics.queues), borrowed=True)
 
     def _learn(self, topic: str, fresh: TopicRoute) -> None:
         if topic not in self._topics:  # forgotten meanwhile
@@ -206,6 +217,7 @@ class Routes:
             poll.unchanged()
             return
         poll.settled() if fresh.borrowed else poll.changed()
+        del self._topics[topic]  # to come last: of a broker that moved, the newest route knows where to
         self._topics[topic] = fresh
         self._index_brokers()
         self._on_change()
@@ -252,7 +264,8 @@ class Routes:
             await self._clock.sleep(RETRY_INTERVAL_MS)
             due = [topic for topic, poll in self._polls.items() if poll.is_due() or self._doubted]
             self._doubted = False
-            await self._refresh(due)
+            with going_on("refresh of routes"):
+                await self._refresh(due)
 
     async def _refresh(self, topics: Iterable[str]) -> None:
         for topic in topics:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cosmodrome.errors import WrongType
 from cosmodrome.filter import sql92, tags
 from cosmodrome.model import Subscription
 
@@ -22,5 +23,7 @@ def subscription(topic: str, expression: Expression, version: int) -> Subscripti
     """What `expression` asks of `topic`; SubscriptionParseFailed says what is wrong with it."""
     if isinstance(expression, str):
         return tags.subscription(topic, expression, version)
+    if not isinstance(expression, Sql):
+        raise WrongType(f'the expression for {topic} is {expression!r}; it must be "*", tags like "a || b", or a Sql')
     sql92.compile(expression.condition)  # told here and now rather than by a broker's log
     return Subscription(topic, expression.condition, version=version, expression_type=sql92.EXPRESSION_TYPE)

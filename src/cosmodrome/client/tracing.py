@@ -13,9 +13,10 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple, Protocol
 
+from cosmodrome.client.bell import Bell
+from cosmodrome.client.hooks import RpcHook
 from cosmodrome.client.incoming import MAX_DECOMPRESSED_BYTES
 from cosmodrome.client.instance import Instance
-from cosmodrome.client.lifecycle import cancelled
 from cosmodrome.clock import Clock, SystemClock
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.config import ClientConfig
@@ -54,13 +55,16 @@ class _Noted(NamedTuple):
 
 
 class Tracer:
-    def __init__(self, sender: Sender, group: str, clock: Clock) -> None:
+    def __init__(self, sender: Sender, group: str, clock: Clock, topic: str = TRACE_TOPIC) -> None:
         self._sender = sender
         self._group = group
         self._clock = clock
+        self._topic = topic
+        self._due = Bell(clock)
         self._waiting: deque[_Noted] = deque()
         self._dropped = 0
         self._task: asyncio.Task[None] | None = None
+        self._stopping = False
         self._request_ids = UniqueIds(bytes(4))
 
     async def start(self) -> None:
@@ -70,7 +74,9 @@ class Tracer:
     async def stop(self) -> None:
         """Send what is left, and stop."""
         if self._task is not None:
-            await cancelled([self._task])
+            self._stopping = True
+            self._due.ring()
+            await asyncio.wait([self._task])  # not cancelled: it may be sending some
             await self._flush()
         await self._sender.stop()
 
@@ -80,14 +86,18 @@ class Tracer:
             self._dropped += 1
             return
         self._waiting.append(_Noted(record, (*msg_ids.split(","), *keys.split())))
+        if len(self._waiting) >= RECORDS_PER_MESSAGE:
+            self._due.ring()
 
     async def _run(self) -> None:
-        while True:
-            await self._clock.sleep(FLUSH_INTERVAL_MS)
-            await self._flush()
+        """Once per interval, and a full message at once: more than may wait can come within an interval."""
+        while not self._stopping:
+            await self._due.wait(FLUSH_INTERVAL_MS)
+            await self._flush(min(max(len(self._waiting), 1), RECORDS_PER_MESSAGE))
 
-    async def _flush(self) -> None:
-        while self._waiting:
+    async def _flush(self, least: int = 1) -> None:
+        """Messages of at least so many records."""
+        while len(self._waiting) >= least:
             portion = list(islice(self._waiting, RECORDS_PER_MESSAGE))
             for _ in portion:
                 self._waiting.popleft()
@@ -98,7 +108,7 @@ class Tracer:
 
     async def _send(self, portion: Sequence[_Noted]) -> None:
         keys = list(dict.fromkeys(key for noted in portion for key in noted.keys if key))
-        message = Message(TRACE_TOPIC, trace.encode(noted.record for noted in portion), keys=keys)
+        message = Message(self._topic, trace.encode(noted.record for noted in portion), keys=keys)
         try:
             await self._sender.send(message)
         except CosmodromeError as error:
@@ -161,11 +171,16 @@ class Consuming:
 
 
 async def find_traces(
-    key: str, *, namesrv: str = "", topic: str = TRACE_TOPIC, config: ClientConfig | None = None
+    key: str,
+    *,
+    namesrv: str = "",
+    topic: str = TRACE_TOPIC,
+    rpc_hooks: Sequence[RpcHook] = (),
+    config: ClientConfig | None = None,
 ) -> list[trace.TraceRecord]:
     """What clients have written down about the messages with this id or key, from every broker, in no special order."""
     config = config or ClientConfig(namesrv=namesrv)
-    instance = Instance(config, SystemClock(), None)
+    instance = Instance(config, SystemClock(), None, rpc_hooks=rpc_hooks)
     instance.start()
     try:
         route = (await instance.routes.topic(topic)).route

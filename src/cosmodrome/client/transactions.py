@@ -5,15 +5,21 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple, cast
 
 from cosmodrome.client import outgoing
+from cosmodrome.client.hooks import RpcHook, SendMode
 from cosmodrome.client.incoming import received, unpack_body
-from cosmodrome.client.producer import SEND_TIMEOUT_MS, Producer
+from cosmodrome.client.namespaces import unwrap_queue, unwrap_topic, wrap_topic
+from cosmodrome.client.producer import MAX_TRIES, SEND_TIMEOUT_MS, Producer
+from cosmodrome.client.producer_options import ProducerOptions
+from cosmodrome.client.sending import now
+from cosmodrome.clock import Clock
 from cosmodrome.codes import RequestCode, ResponseCode
-from cosmodrome.errors import ClientError, InvalidMessage
+from cosmodrome.config import ClientConfig
+from cosmodrome.errors import ClientError, ConfigError, CosmodromeError, InvalidMessage
 from cosmodrome.model import Message, MessageQueue, Property, ReceivedMessage, SendResult, SendStatus
 from cosmodrome.net.connection import Connection
 from cosmodrome.wire import properties as props
@@ -43,63 +49,121 @@ _TRACED_REGION = "DefaultRegion"
 
 
 class TransactionResult(NamedTuple):
+    """Where the message is stored, and what was decided about it."""
+
     sent: SendResult
     state: TransactionState
 
 
 # What the application does in its own transaction, and how it finds out later what became of that: def or async def.
-Execute = Callable[[Message], TransactionState | Awaitable[TransactionState]]
+# The first is called with the message and whatever was given to `send_in_transaction` for it.
+Execute = Callable[..., TransactionState | Awaitable[TransactionState]]
 Check = Callable[[ReceivedMessage], TransactionState | Awaitable[TransactionState]]
 
 
 class TransactionProducer(Producer):
     """Sends messages that are delivered only if the application's own work succeeds.
 
-        def pay(message): ...; return TransactionState.COMMIT
+        def pay(message, order): ...; return TransactionState.COMMIT
         def check(message): return TransactionState.COMMIT if is_paid(message.keys) else TransactionState.ROLLBACK
 
         async with TransactionProducer("payments", "127.0.0.1:9876", check=check) as producer:
-            await producer.send_in_transaction(Message("orders", b"...", keys="7"), pay)
+            await producer.send_in_transaction(Message("orders", b"...", keys="7"), pay, order)
 
     If the broker does not hear what became of a message, because this process ended or the network failed, it asks one
     producer of the group, this one or another: `check` must find the answer for the transactions of all of them.
     """
 
-    def __init__(self, group: str, namesrv: str = "", *, check: Check, **options: Any) -> None:
-        super().__init__(group, namesrv, **options)
+    def __init__(
+        self,
+        group: str,
+        namesrv: str = "",
+        *,
+        check: Check,
+        max_tries: int = MAX_TRIES,
+        trace: bool = False,
+        options: ProducerOptions | None = None,
+        rpc_hooks: Sequence[RpcHook] = (),
+        config: ClientConfig | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(
+            group,
+            namesrv,
+            max_tries=max_tries,
+            trace=trace,
+            options=options,
+            rpc_hooks=rpc_hooks,
+            config=config,
+            clock=clock,
+        )
+        if not callable(check):
+            raise ConfigError(f"check is {check!r}; it must be a function that returns a TransactionState")
         self._check = check
+        self._poll_route_ms = (config or ClientConfig()).poll_route_interval_ms
         self._instance.handlers[RequestCode.CHECK_TRANSACTION_STATE] = self._asked
 
-    async def send_in_transaction(
-        self, message: Message, execute: Execute, *, timeout_ms: float = SEND_TIMEOUT_MS
-    ) -> TransactionResult:
-        """Store the message, call `execute`, and tell the broker its outcome.
+    async def _start(self) -> None:
+        await super()._start()
+        self._instance.run(self._be_known(), "template")
 
-        Whatever `execute` raises is raised again, and the transaction stays open: the broker will ask.
+    async def _be_known(self) -> None:
+        """Brokers ask those whom they know by their heartbeats: also one that has sent nothing, as a restarted one."""
+        template = self._options.template_topic
+        while True:
+            try:
+                await self._instance.routes.topic(template)
+                return
+            except CosmodromeError as error:
+                log.info("brokers do not hear of this producer before it sends: %s", error)
+                self._instance.routes.forget(template)
+            await self._clock.sleep(self._poll_route_ms)
+
+    async def send_in_transaction(
+        self, message: Message, execute: Execute, *args: Any, timeout_ms: float = SEND_TIMEOUT_MS
+    ) -> TransactionResult:
+        """Store the message, call `execute(message, *args)`, and tell the broker its outcome.
+
+        Whatever `execute` raises is raised again, and the transaction stays open: the broker will ask. A cancellation
+        reaches an `execute` that is an async def; one that is a def goes on in its thread. Once there is an outcome,
+        the broker hears of it in any case.
         """
-        if message.delay_level or message.delay is not None or message.deliver_at is not None:
-            raise InvalidMessage("a message in a transaction cannot be delayed")
         self._require_running()
+        outgoing.check_is_message(message)
+        if not callable(execute):
+            raise InvalidMessage(f"execute is {execute!r}; it must be a function that returns a TransactionState")
+        if outgoing.is_delayed(message):
+            raise InvalidMessage("a message in a transaction cannot be delayed")
         sent = await self._send_half(message, timeout_ms)
-        state = TransactionState.UNKNOWN
-        try:
-            if sent.status is SendStatus.SEND_OK:
-                state = TransactionState(await _outcome(execute, message))
-            else:
-                state = TransactionState.ROLLBACK  # it may be lost; what must not be is done only after it is safe
-        finally:
-            address = self._instance.routes.address(sent.queue.broker_name) or ""
-            self._trace_end(message, sent.msg_id, address, state)
-        await self._end(sent, state, timeout_ms)
+        if sent.status is not SendStatus.SEND_OK:
+            # It may be lost; what must not be is done only after it is safe.
+            state = await self._settle(message, sent, _rolled_back(), timeout_ms)
+        elif inspect.iscoroutinefunction(execute):
+            state = await self._settle(message, sent, execute(message, *args), timeout_ms)
+        else:
+            work = self._settle(message, sent, _in_thread(execute, message, *args), timeout_ms)
+            state = await asyncio.shield(self._async_sends.finish(work))
         return TransactionResult(sent, state)
 
     async def _send_half(self, message: Message, timeout_ms: float) -> SendResult:
-        deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
-        ready = await self._ready(message)
-        await self._route(message.topic, deadline)
+        deadline = now() + timeout_ms / 1000
+        ready = self._ready(message) or await self._ready_aside(message)
         properties = ready.properties + props.encode({Property.TRAN_MSG: "true", Property.PGROUP: self._group})
         half = ready._replace(properties=properties, sys_flag=ready.sys_flag | SysFlag.PREPARED)
-        return await self._send_anywhere(half, deadline)
+        return await self._send_chosen(half, None, None, None, deadline, SendMode.SYNC)
+
+    async def _settle(
+        self, message: Message, sent: SendResult, outcome: Awaitable[TransactionState], timeout_ms: float
+    ) -> TransactionState:
+        """Wait for the outcome, and tell the broker."""
+        state = TransactionState.UNKNOWN
+        try:
+            state = _decided("execute", await outcome)
+        finally:
+            address = self._instance.routes.address(sent.queue.broker_name) or ""
+            self._trace_end(message, sent.msg_id, address, state)
+        await asyncio.shield(self._async_sends.finish(self._end(sent, state, timeout_ms)))
+        return state
 
     async def _end(self, sent: SendResult, state: TransactionState, timeout_ms: float) -> None:
         """Tell the broker. If it does not hear, it will ask; if there is nothing to tell, too."""
@@ -113,7 +177,7 @@ class TransactionProducer(Producer):
             state,
             msg_id=sent.msg_id,
             transaction_id=sent.transaction_id,
-            topic=sent.queue.topic,
+            topic=wrap_topic(self._namespace, sent.queue.topic),
             broker_name=sent.queue.broker_name,
         )
         try:
@@ -134,7 +198,9 @@ class TransactionProducer(Producer):
             log.warning("%s asks about a message of another group", connection.peer)
             return
         unpack_body(message)
-        state = TransactionState(await _outcome(self._check, message))
+        message.topic = unwrap_topic(self._namespace, message.topic)
+        message.queue = unwrap_queue(self._namespace, message.queue)
+        state = _decided("check", await _outcome(self._check, message))
         self._trace_end(message, message.msg_id, connection.peer, state, from_check=True)
         answer = EndTransaction(
             self._group,
@@ -144,10 +210,10 @@ class TransactionProducer(Producer):
             True,
             asked.msg_id,
             asked.transaction_id,
-            asked.topic,
+            record.topic,  # 5.x brokers ask in the name of the half topic, to which no account may publish
             asked.broker_name,
         )
-        connection.send(Command.request(RequestCode.END_TRANSACTION, answer, oneway=True))
+        self._instance.send_on(connection, Command.request(RequestCode.END_TRANSACTION, answer, oneway=True))
 
     def _trace_end(
         self,
@@ -165,7 +231,7 @@ class TransactionProducer(Producer):
         record = trace.EndTransaction(
             self._clock.now_ms(),
             message.properties.get(Property.MSG_REGION) or _TRACED_REGION,
-            self._group,
+            self._plain_group,
             message.topic,
             msg_id,
             message.tags,
@@ -179,12 +245,27 @@ class TransactionProducer(Producer):
         self._tracer.note(record, msg_id, keys)
 
 
-async def _outcome(function: Callable[[Any], Any], message: Message | ReceivedMessage) -> TransactionState:
+def _decided(function: str, state: TransactionState) -> TransactionState:
+    """What a function of the application returned, if it is a decision at all: None and True are none."""
+    if isinstance(state, TransactionState):
+        return state
+    wanted = "TransactionState.COMMIT, ROLLBACK or UNKNOWN"
+    raise ClientError(f"{function} returned {state!r}; it must return {wanted}: the broker will ask")
+
+
+async def _rolled_back() -> TransactionState:
+    return TransactionState.ROLLBACK
+
+
+async def _outcome(check: Check, message: ReceivedMessage) -> TransactionState:
     """Call a def in a thread, an async def here."""
-    if inspect.iscoroutinefunction(function):
-        result = await function(message)
-    else:
-        result = await asyncio.to_thread(function, message)
-        if inspect.isawaitable(result):
-            result = await result
+    if inspect.iscoroutinefunction(check):
+        return cast(TransactionState, await check(message))
+    return await _in_thread(check, message)
+
+
+async def _in_thread(function: Callable[..., Any], *args: Any) -> TransactionState:
+    result = await asyncio.to_thread(function, *args)
+    if inspect.isawaitable(result):  # a def that hands out a coroutine, as functools.partial does
+        result = await result
     return cast(TransactionState, result)

@@ -23,6 +23,11 @@ def subscription(topic: str, expression: str, version: int) -> Subscription:
     return Subscription(topic, expression, tags, frozenset(map(java_hash, tags)), version)
 
 
+def chooses(wanted: Subscription) -> bool:
+    """Whether it depends on a message's tag if it is wanted; if not, what a broker sends is what is wanted."""
+    return wanted.expression != ALL_TAGS and wanted.expression_type == "TAG"
+
+
 def matches(wanted: Subscription, tag: str) -> bool:
     """Whether a message with this tag ("" for none) is wanted; one chosen in another way has been chosen already."""
-    return wanted.expression == ALL_TAGS or wanted.expression_type != "TAG" or tag in wanted.tags
+    return tag in wanted.tags or not chooses(wanted)

@@ -13,7 +13,7 @@ from cosmodrome.errors import ConfigError, InvalidParameter, MissingField, NoPer
 from cosmodrome.nameserver.kv import ORDER_TOPIC_CONFIG
 from cosmodrome.nameserver.route_table import Registration
 from cosmodrome.net.connection import Connection
-from cosmodrome.wire import requests
+from cosmodrome.wire import name_server_requests as requests
 from cosmodrome.wire.bodies import (
     ClusterInfo,
     KVTable,

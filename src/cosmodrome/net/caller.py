@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 
 from cosmodrome.config import NetConfig
 from cosmodrome.errors import CallTimeout, ConnectionFailed, RequestCodeNotSupported
 from cosmodrome.net.connection import Connection, ConnectionCallback, Handler
+from cosmodrome.net.tls import connect_failure
 from cosmodrome.wire.command import Command
 
 log = logging.getLogger(__name__)
+
+# How long the last bytes have to leave once we close. Apache's servers do not answer a TLS goodbye, so nothing else
+# ends the wait for their answer.
+TLS_GOODBYE_SECONDS = 0.2
 
 
 async def refuse(_connection: Connection, command: Command) -> Command:
@@ -33,7 +39,7 @@ class _Link:
         self.connecting: asyncio.Task[Connection] | None = None
         self.failures = 0
         self.retry_at = 0.0
-        self.last_error = ""
+        self.failure: ConnectionFailed | None = None
 
 
 class Caller:
@@ -50,11 +56,13 @@ class Caller:
         config: NetConfig | None = None,
         on_open: ConnectionCallback | None = None,
         on_close: ConnectionCallback | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._handler = handler
         self._config = config or NetConfig()
         self._on_open = on_open
         self._on_close = on_close
+        self._tls = tls
         self._links: dict[str, _Link] = {}
         self._closed = False
 
@@ -85,8 +93,9 @@ class Caller:
         if self._closed:
             raise ConnectionFailed(address, "this client is closed")
         if link.connecting is None:
-            if loop.time() < link.retry_at:
-                raise ConnectionFailed(address, f"{link.last_error} (next try in {link.retry_at - loop.time():.1f} s)")
+            if link.failure is not None and loop.time() < link.retry_at:
+                reason = f"{link.failure.reason} (next try in {link.retry_at - loop.time():.1f} s)"
+                raise type(link.failure)(address, reason)
             link.connecting = loop.create_task(self._try(address, link))
             link.connecting.add_done_callback(_retrieve)
         connecting = link.connecting
@@ -101,29 +110,39 @@ class Caller:
         try:
             connection = link.connection = await self._open(address)
         except (OSError, TimeoutError, ValueError, OverflowError) as error:  # the last two: no such host, no such port
-            self._back_off(link, asyncio.get_running_loop().time(), str(error) or "no answer to the connect")
-            raise ConnectionFailed(address, link.last_error) from error
+            link.failure = connect_failure(address, error, self._tls)
+            self._back_off(link, asyncio.get_running_loop().time())
+            raise link.failure from error
         finally:
             link.connecting = None
-        link.failures = 0
+        link.failures, link.failure = 0, None
         return connection
 
     async def _open(self, address: str) -> Connection:
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal():
             raise ConnectionFailed(address, "is not an address; write host:port")
-        connect = asyncio.get_running_loop().create_connection(self._make, host.strip("[]"), int(port))
+        goodbye = None if self._tls is None else TLS_GOODBYE_SECONDS
+        connect = asyncio.get_running_loop().create_connection(
+            self._make, host.strip("[]"), int(port), ssl=self._tls, ssl_shutdown_timeout=goodbye
+        )
         _, connection = await asyncio.wait_for(connect, self._config.connect_timeout_ms / 1000)
         return connection
 
     def _make(self) -> Connection:
         return Connection(self._handler, self._config, self._on_open, self._on_close)
 
-    def _back_off(self, link: _Link, now: float, error: str) -> None:
+    def _back_off(self, link: _Link, now: float) -> None:
         delay_ms = min(self._config.reconnect_initial_ms * 2**link.failures, self._config.reconnect_max_ms)
         link.failures = min(link.failures + 1, 30)
         link.retry_at = now + delay_ms / 1000
-        link.last_error = error
+
+    def back_off_ms(self, address: str) -> float:
+        """How long calls to the address will fail at once."""
+        link = self._links.get(address)
+        if link is None or self._ready(address) is not None:
+            return 0
+        return max(link.retry_at - asyncio.get_running_loop().time(), 0) * 1000
 
     def connected(self) -> list[str]:
         """Addresses with a live connection."""

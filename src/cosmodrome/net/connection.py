@@ -78,7 +78,7 @@ class Connection(asyncio.Protocol):
         self._backlog: deque[_Unsent] = deque()
         self._stall_timer: asyncio.TimerHandle | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
-        self._last_active = self._received = self._loop.time()
+        self._made = self._last_active = self._received = self._loop.time()
         self._turn = turn or Turn()
         self._transport: asyncio.Transport
         self.peer_address: tuple[str, int] = ("?", 0)
@@ -143,12 +143,17 @@ class Connection(asyncio.Protocol):
                 timer.cancel()
         for waiter in (*self._calls.values(), *(unsent.waiter for unsent in self._backlog)):
             if not waiter.done():
-                waiter.set_exception(ConnectionFailed(self.peer, f"connection lost ({error or 'closed by the peer'})"))
+                waiter.set_exception(ConnectionFailed(self.peer, f"connection lost ({error or self._why_closed()})"))
         self._backlog.clear()
         self._out.clear()
         self.lost.set()
         if self._on_close is not None:
             self._on_close(self)
+
+    def _why_closed(self) -> str:
+        if self._received != self._made or self._transport.get_extra_info("sslcontext") is not None:
+            return "closed by the peer"
+        return "closed by the peer before it said anything; does it take TLS only?"
 
     # --- requests and replies coming in
 

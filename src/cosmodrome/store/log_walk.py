@@ -38,14 +38,14 @@ class Tail(NamedTuple):
 Found = RecordHead | Damage | Tail
 
 
-def walk(log: LogView, claimed_end: int) -> Iterator[Found]:
-    """Every record and every damaged part, in order; the last thing found is the tail.
+def walk(log: LogView, claimed_end: int, begin: int | None = None) -> Iterator[Found]:
+    """Every record and every damaged part from `begin` or the log's start on, in order; the tail is found last.
 
     A record is found only whole: in its place, with fitting sizes, and with the body its checksum speaks of.
     `claimed_end` is how far the queues or a checkpoint say the log reaches, 0 if nobody does: the first broken place at
     or behind it is the end of the log; one before it is damage, if anything sound follows.
     """
-    place = log.start
+    place = log.start if begin is None else begin
     while (file := log.file_at(place)) is not None:
         found = _look(file, log.view(file), place - file.start)
         if isinstance(found, RecordHead):

@@ -71,11 +71,14 @@ class MappedFile:
     def open(self) -> mmap.mmap:
         """Map the file; StoreError unless it has exactly its size."""
         self._fd = os.open(self.path, os.O_RDWR)
-        actual = os.fstat(self._fd).st_size
-        if actual != self.size:
+        try:
+            actual = os.fstat(self._fd).st_size
+            if actual != self.size:
+                raise wrong_size(self.path, actual, self.size)
+            self.map = mmap.mmap(self._fd, self.size)
+        except BaseException:
             os.close(self._fd)
-            raise wrong_size(self.path, actual, self.size)
-        self.map = mmap.mmap(self._fd, self.size)
+            raise
         self.view = memoryview(self.map)
         return self.map
 
@@ -137,6 +140,9 @@ class MappedFile:
             pass  # a reader still holds a slice: the mapping goes with it
         self.map = None
         os.close(self._fd)
+
+    def __del__(self) -> None:
+        self.close()
 
     def delete(self) -> None:
         """Take the file away; what readers still hold of it stays readable, and takes its room until they let go."""

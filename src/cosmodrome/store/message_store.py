@@ -165,9 +165,12 @@ class MessageStore:
             if self.group_commit:
                 self.flusher.wake()
             else:
-                self._dispatcher.dispatch(
-                    queue, queue_offset, offset, size, message.sys_flag, now_ms, message.properties
-                )
+                try:
+                    self._dispatcher.dispatch(
+                        queue, queue_offset, offset, size, message.sys_flag, now_ms, message.properties
+                    )
+                except OSError as error:
+                    self._failed_to_enter(error)
             self.append_ms = self._clock.now_ms() - now_ms
             if self.append_ms > self._busy_ms:
                 self._stalled()
@@ -202,7 +205,10 @@ class MessageStore:
             if self.group_commit:
                 self.flusher.wake()
             else:
-                self._dispatcher.dispatch_batch(queue, queue_offset, bounds, message.sys_flag, now_ms, properties)
+                try:
+                    self._dispatcher.dispatch_batch(queue, queue_offset, bounds, message.sys_flag, now_ms, properties)
+                except OSError as error:
+                    self._failed_to_enter(error)
             self.append_ms = self._clock.now_ms() - now_ms
             if self.append_ms > self._busy_ms:
                 self._stalled()
@@ -264,11 +270,9 @@ class MessageStore:
             raise refusal
 
     def _failed(self, error: OSError) -> ServiceNotAvailable:
-        """A full disk passes, and what is in the log is not lost. After any other failure nothing is written again."""
+        """A full disk passes. After any other failure nothing is written again."""
         if error.errno not in NO_ROOM:
             self._refuse(f"the disk failed: {error}")
-        elif not self.group_commit and self._dispatcher.end < self._log.end:
-            self._gate.set_behind(f"the disk has no room: {error}")
         return ServiceNotAvailable(self._gate.reason or f"service not available now: the disk has no room: {error}")
 
     def _refuse(self, reason: str) -> None:
@@ -319,6 +323,7 @@ class MessageStore:
         self._dispatcher.end = self._log.scan(self._dispatcher.end, end, self._dispatcher.dispatch_record, verify=False)
 
     def _failed_to_enter(self, error: OSError) -> None:
+        """A full disk passes, and what is in the log is stored: whoever were told else would send it again."""
         if error.errno not in NO_ROOM:
             raise error
         self._gate.set_behind(f"the disk has no room: {error}")

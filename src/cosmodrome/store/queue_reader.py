@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 from time import monotonic
 
 from cosmodrome.config import MIB, StoreConfig
@@ -17,6 +19,9 @@ from cosmodrome.wire.record import properties_of
 
 MAX_PULL_BYTES = 128 * MIB
 _MIN_PULL_BYTES = 100
+# What one bulk read may bring: others wait for it some hundred microseconds, longer only where the disk must be read.
+BULK_MAX_COUNT = 4_096
+BULK_MAX_BYTES = MIB
 # How long one read may ask `matches`: the event loop stands still meanwhile.
 MATCHING_SECONDS = 0.01
 _FOUND = GetStatus.FOUND
@@ -44,12 +49,15 @@ class QueueReader:
         max_bytes: int = MAX_PULL_BYTES,
         codes: frozenset[int] | None = None,
         matches: Callable[[str], bool] | None = None,
+        *,
+        bulk: bool = False,
     ) -> ReadResult:
         """Messages of one queue from `offset` on, only those whose tag hash is among `codes` if there are any.
 
         At least one is returned if there is one, however large. Bodies are neither copied nor looked at. `matches` is
         asked about the properties of each message, for so many and so long that others need not wait for it; then it
-        is NO_MATCHED_MESSAGE, and the next offset says where to go on.
+        is NO_MATCHED_MESSAGE, and the next offset says where to go on. A `bulk` read brings as much as a bulk read may,
+        whatever the limits for consumers are.
         """
         queue = self._queues.find(topic, queue_id)
         if queue is None:
@@ -62,22 +70,26 @@ class QueueReader:
         if offset >= high:
             status = GetStatus.OFFSET_OVERFLOW_ONE if offset == high else GetStatus.OFFSET_OVERFLOW_BADLY
             return ReadResult(status, high, low, high)
-        if not codes and matches is None and (found := self._read_all(queue, offset, max_count, max_bytes)):
+        if not codes and matches is None and (found := self._read_all(queue, offset, max_count, max_bytes, bulk)):
             return found
         entries_limit = self._config.max_filter_message_size // ENTRY_SIZE
         entries = queue.entries(offset, entries_limit if matches is not None else max(entries_limit, max_count))
         if entries is None:
             return ReadResult(GetStatus.OFFSET_FOUND_NULL, queue.next_file_offset(offset), low, high)
-        return self._read_entries(entries, offset, low, high, max_count, max_bytes, codes, matches)
+        return self._read_entries(entries, offset, low, high, max_count, max_bytes, codes, matches, bulk)
 
-    def _read_all(self, queue: ConsumeQueue, offset: int, max_count: int, max_bytes: int) -> ReadResult | None:
+    def _read_all(
+        self, queue: ConsumeQueue, offset: int, max_count: int, max_bytes: int, bulk: bool
+    ) -> ReadResult | None:
         """The quick way when the next messages are all there, in memory and in one file of the log; else None."""
-        count, byte_limit = self._limits(0, max_count, max_bytes)
+        count, byte_limit = self._limits(0, max_count, max_bytes, bulk)
         count = min(count, queue.max_offset - offset)
         places = queue.places(offset, count) if count > 0 else None
         if places is None:
             return None
         offsets, sizes = places
+        if bulk and (fitting := _fitting(sizes, byte_limit)) < count:
+            count, offsets, sizes = fitting, offsets[:fitting], sizes[:fitting]
         begin, end, size = offsets[0], offsets[-1] + sizes[-1], sum(sizes)
         file = self._log.file_at(begin)
         if file is None or end > file.end or size > byte_limit or self._log.end - begin > self._memory_bytes:
@@ -99,6 +111,7 @@ class QueueReader:
         max_bytes: int,
         codes: frozenset[int] | None,
         matches: Callable[[str], bool] | None,
+        bulk: bool,
     ) -> ReadResult:
         commit_log = self._log
         log_start, log_end = commit_log.start, commit_log.end
@@ -124,7 +137,7 @@ class QueueReader:
                 if count:
                     views.append(commit_log.slice(run_begin, run_end))
                 else:
-                    count_limit, byte_limit = self._limits(log_end - physical_offset, max_count, max_bytes)
+                    count_limit, byte_limit = self._limits(log_end - physical_offset, max_count, max_bytes, bulk)
                 run_begin = run_end = physical_offset
             run_end += entry_size
             size += entry_size
@@ -135,10 +148,12 @@ class QueueReader:
         status = _FOUND if count else GetStatus.MESSAGE_WAS_REMOVING if skip_below else GetStatus.NO_MATCHED_MESSAGE
         return ReadResult(status, offset, low, high, count, size, tuple(views), slow)
 
-    def _limits(self, distance: int, max_count: int, max_bytes: int) -> tuple[int, int]:
+    def _limits(self, distance: int, max_count: int, max_bytes: int, bulk: bool) -> tuple[int, int]:
         """How many messages and bytes one read may bring that begins so far from the end of the log."""
         config = self._config
         max_bytes = max(max_bytes, _MIN_PULL_BYTES)
+        if bulk:
+            return min(max_count, BULK_MAX_COUNT), min(max_bytes, BULK_MAX_BYTES)
         if distance > self._memory_bytes:
             return (
                 min(max_count, config.max_transfer_count_on_message_in_disk),
@@ -157,6 +172,11 @@ def _is_match(commit_log: CommitLog, offset: int, size: int, matches: Callable[[
     except ProtocolError:
         return True
     return matches(properties)
+
+
+def _fitting(sizes: tuple[int, ...], max_bytes: int) -> int:
+    """How many of the first records fit; at least one goes."""
+    return max(bisect_right(list(accumulate(sizes)), max_bytes), 1)
 
 
 def _physical_memory() -> int:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from cosmodrome.testing.broker_node import BrokerNode, ClusterError
 from cosmodrome.testing.clock import FakeClock
+from cosmodrome.testing.cluster import AsyncCluster, Cluster, TooLate, cluster
 from cosmodrome.testing.faulty_disk import Fault, FaultyDisk, Killed, Kind, Moment, Mood
 from cosmodrome.testing.loop import LoopClock, SeededLoop, VirtualLoop
 
 __all__ = [
+    "AsyncCluster",
+    "BrokerNode",
+    "Cluster",
+    "ClusterError",
     "FakeClock",
     "Fault",
     "FaultyDisk",
@@ -16,5 +22,7 @@ __all__ = [
     "Moment",
     "Mood",
     "SeededLoop",
+    "TooLate",
     "VirtualLoop",
+    "cluster",
 ]

@@ -6,6 +6,8 @@ import asyncio
 import heapq
 from itertools import count
 
+from cosmodrome.errors import InvalidArgument
+
 # How often the event loop may turn before a woken task is taken to be waiting again. A task that passes through more
 # awaits than this between two sleeps, or that waits for a real socket or thread, is not waited for.
 SETTLE_TURNS = 50
@@ -31,6 +33,7 @@ class FakeClock:
         self._numbers = count()
 
     def now_ms(self) -> int:
+        """Where it stands."""
         return self._now_ms
 
     @property
@@ -50,7 +53,7 @@ class FakeClock:
     async def advance(self, ms: int) -> None:
         """Move on by `ms` milliseconds, waking every sleeper on the way at its own moment."""
         if ms < 0:
-            raise ValueError(f"time does not run backwards: advance({ms})")
+            raise InvalidArgument(f"time does not run backwards: advance({ms})")
         target = self._now_ms + ms
         await _settle()  # tasks just started get to their first sleep before time moves
         while self._asleep and self._asleep[0][0] <= target:

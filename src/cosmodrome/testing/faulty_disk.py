@@ -79,9 +79,11 @@ class Fault:
 
     @property
     def has_struck(self) -> bool:
+        """Whether its moment has come, and gone."""
         return self.seen > self.number
 
     def strikes(self, kind: Kind) -> bool:
+        """Count one more operation, and say whether it is hit."""
         if kind not in self.kinds:
             return False
         self.seen += 1

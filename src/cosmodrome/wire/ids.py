@@ -13,6 +13,7 @@ import weakref
 
 from cosmodrome.clock import Clock, SystemClock
 
+UNIQUE_ID_LENGTH = 32  # of an IPv4 host
 _COUNTER_BITS = 16
 _COUNTER_MASK = (1 << _COUNTER_BITS) - 1
 _TIME_MASK = 0xFFFFFFFF

@@ -30,14 +30,12 @@ MAX_V1_TOPIC_BYTES = 127
 _MAX_TOPIC_BYTES = {MAGIC_V1: MAX_V1_TOPIC_BYTES, MAGIC_V2: 32767}  # Java's size fields are signed
 CRC_MASK = 0x7FFFFFFF
 
-# Where the fields lie that are known only once the place in the log is.
+# Where the queue offset, with the physical one behind it, and the flags lie.
 QUEUE_OFFSET_AT = 20
-PHYSICAL_OFFSET_AT = 28
 SYS_FLAG_AT = 36
 
 HOST_V4_SIZE = 8
 HOST_V6_SIZE = 20
-_V6_EXTRA = HOST_V6_SIZE - HOST_V4_SIZE
 
 _CACHED_HOSTS = 4096
 
@@ -74,19 +72,6 @@ _PLACE = struct.Struct(">qq")
 _TIME = struct.Struct(">q")
 
 MIN_SIZE = _HEAD_V4_SIZE + 3
-
-
-def size_of(
-    body_size: int,
-    topic_size: int,
-    properties_size: int,
-    *,
-    born_v6: bool = False,
-    store_v6: bool = False,
-    v2: bool = False,
-) -> int:
-    """Bytes of a whole record."""
-    return MIN_SIZE + body_size + topic_size + properties_size + _V6_EXTRA * (born_v6 + store_v6) + v2
 
 
 def encode_record(

@@ -1,4 +1,5 @@
-"""One class per request and reply header, grouped as a reader meets them: clients, topics and groups, name server.
+"""One class per request and reply header, grouped as a reader meets them: what clients and
+operators ask of brokers, and brokers of clients. `name_server_requests` has those of name servers.
 
 A header used under several codes stands once. Fields that nothing in this package reads are left out: decoding
 ignores them.
@@ -155,7 +156,7 @@ class PullFlag:
 
 @header
 class PullMessage(Header):
-    """PULL_MESSAGE and LITE_PULL_MESSAGE."""
+    """PULL_MESSAGE and LITE_PULL_MESSAGE. `bulk` is our own: as much as fits a frame; other brokers overlook it."""
 
     consumer_group: str
     topic: str
@@ -169,6 +170,7 @@ class PullMessage(Header):
     sub_version: int = 0
     expression_type: str | None = None
     max_msg_bytes: int | None = None
+    bulk: bool | None = None
 
 
 @header
@@ -354,7 +356,8 @@ class QueryMessage(Header):
     max_num: int
     begin_timestamp: int
     end_timestamp: int
-    unique_key_query: bool = wire("_UNIQUE_KEY_QUERY", default=False)
+    # Left out unless it is true: whether it is part of what is signed, Apache's 4.x and 5.x brokers do not agree.
+    unique_key_query: bool | None = wire("_UNIQUE_KEY_QUERY", default=None)
 
 
 @header
@@ -432,6 +435,54 @@ class ConsumeStatsRequest(Header):
     topic_list: str | None = None
 
 
+# --- what brokers ask of consumers
+
+
+@header
+class ResetOffset(Header):
+    """INVOKE_BROKER_TO_RESET_OFFSET, and RESET_CONSUMER_CLIENT_OFFSET with the offsets in its body.
+
+    `timestamp` -1 is the end, `queue_id` -1 is every queue. An `offset` goes before the time, for one queue. Without
+    `is_force` a group goes back at most.
+    """
+
+    topic: str
+    group: str
+    timestamp: int
+    is_force: bool = False
+    queue_id: int = -1
+    offset: int | None = None
+
+
+@header
+class GetConsumerStatus(Header):
+    """INVOKE_BROKER_TO_GET_CONSUMER_STATUS and GET_CONSUMER_STATUS_FROM_CLIENT; `client_addr` is a client id."""
+
+    topic: str
+    group: str
+    client_addr: str | None = None
+
+
+@header
+class GetRunningInfo(Header):
+    """GET_CONSUMER_RUNNING_INFO, to a broker and on to the consumer."""
+
+    consumer_group: str
+    client_id: str
+    jstack_enable: bool = False
+
+
+@header
+class ConsumeDirectly(Header):
+    """CONSUME_MESSAGE_DIRECTLY; the broker adds its name, and as body the stored message that `msg_id` names."""
+
+    consumer_group: str
+    client_id: str | None = None
+    msg_id: str | None = None
+    broker_name: str | None = None
+    topic: str | None = None
+
+
 # --- topics
 
 
@@ -455,113 +506,3 @@ class TopicHeader(Header):
     """DELETE_TOPIC_IN_BROKER, GET_TOPIC_STATS_INFO, GET_TOPIC_CONFIG, QUERY_TOPIC_CONSUME_BY_WHO: which topic."""
 
     topic: str
-
-
-# --- name server
-
-
-@header
-class GetRoute(Header):
-    topic: str
-    accept_standard_json_only: bool = False
-
-
-@header
-class BrokerHeader(Header):
-    """UNREGISTER_BROKER and QUERY_DATA_VERSION: which broker."""
-
-    broker_name: str
-    broker_addr: str
-    cluster_name: str
-    broker_id: int = 0
-
-
-@header
-class BrokerHeartbeat(Header):
-    broker_name: str
-    broker_addr: str
-    cluster_name: str
-    broker_id: int | None = None
-    heartbeat_timeout_mills: int | None = None
-
-
-@header
-class RegisterBroker(Header):
-    broker_name: str
-    broker_addr: str
-    cluster_name: str
-    broker_id: int
-    ha_server_addr: str = ""
-    heartbeat_timeout_millis: int | None = None
-    enable_acting_master: bool | None = None
-    compressed: bool = False
-    body_crc32: int = 0
-
-
-@header
-class RegisterBrokerReply(Header):
-    ha_server_addr: str | None = None
-    master_addr: str | None = None
-
-
-@header
-class DataVersionReply(Header):
-    changed: bool
-
-
-@header
-class KvConfig(Header):
-    """PUT_KV_CONFIG (with value), GET_KV_CONFIG and DELETE_KV_CONFIG."""
-
-    namespace: str
-    key: str
-    value: str | None = None
-
-
-@header
-class KvNamespace(Header):
-    namespace: str
-
-
-@header
-class KvConfigReply(Header):
-    value: str | None = None
-
-
-@header
-class WritePermission(Header):
-    """WIPE_WRITE_PERM_OF_BROKER and ADD_WRITE_PERM_OF_BROKER: which broker."""
-
-    broker_name: str
-
-
-@header
-class WipeWritePermissionReply(Header):
-    wipe_topic_count: int
-
-
-@header
-class AddWritePermissionReply(Header):
-    add_topic_count: int
-
-
-@header
-class DeleteTopicInNameServer(Header):
-    topic: str
-    cluster_name: str | None = None
-
-
-@header
-class RegisterTopic(Header):
-    topic: str
-
-
-@header
-class TopicsByCluster(Header):
-    cluster: str
-
-
-@header
-class GetMemberGroup(Header):
-    cluster_name: str
-    broker_name: str

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from cosmodrome.broker.clients import Clients, Member
 from cosmodrome.broker.consumer_offsets import ConsumerOffsets
-from cosmodrome.broker.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, Topics
+from cosmodrome.broker.topics import Topics
 from cosmodrome.broker.transactions import Transactions
 from cosmodrome.config import MIB, BrokerConfig, StoreConfig
+from cosmodrome.model import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from cosmodrome.store import Appended, MessageStore, StoreMessage
 from cosmodrome.testing import FakeClock
 from cosmodrome.wire import properties as props

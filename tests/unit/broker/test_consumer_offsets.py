@@ -129,3 +129,26 @@ async def test_a_topic_that_is_gone_leaves_nothing_to_settle(offsets: ConsumerOf
     assert await saved_offset(offsets, open_offsets) is None
     offsets.settle(flushed=5_000, log_end=5_000)
     assert await saved_offset(offsets, open_offsets) is None
+
+
+async def test_a_reset_is_kept_for_the_consumer_that_runs(offsets: ConsumerOffsets, open_offsets: Open) -> None:
+    """What it commits before it has heard of the reset is of the time before."""
+    offsets.reset("g", "T", 0, 2)
+    offsets.commit("g", "T", 0, 12)
+    offsets.commit("g", "T", 1, 12)
+    assert (offsets.find_offset("g", "T", 0), offsets.find_offset("g", "T", 1)) == (2, 12)
+    assert await saved_offset(offsets, open_offsets) == 2
+    assert offsets.has_reset("g", "T", 0)
+    assert not offsets.has_reset("g", "T", 1)
+    assert [offsets.take_reset("g", "T", 0), offsets.take_reset("g", "T", 0)] == [2, None]
+    offsets.commit("g", "T", 0, 3)
+    assert offsets.find_offset("g", "T", 0) == 3
+
+
+@pytest.mark.parametrize("forget", ["drop_resets", "forget_group"])
+def test_a_reset_nobody_will_hear_of_is_forgotten(offsets: ConsumerOffsets, forget: str) -> None:
+    offsets.reset("g", "T", 0, 2)
+    offsets.reset("other", "T", 0, 2)
+    getattr(offsets, forget)("g")
+    assert offsets.take_reset("g", "T", 0) is None
+    assert offsets.take_reset("other", "T", 0) == 2

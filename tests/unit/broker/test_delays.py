@@ -11,9 +11,8 @@ from random import Random
 import pytest
 
 from cosmodrome.broker.delays import FIRST_RETRY_MS, MAX_IN_A_ROW, delay_level, to_schedule
-from cosmodrome.broker.topics import HALF_TOPIC
 from cosmodrome.errors import MessageIllegal, ServiceNotAvailable
-from cosmodrome.model import SCHEDULE_TOPIC
+from cosmodrome.model import HALF_TOPIC, SCHEDULE_TOPIC
 from cosmodrome.store import StoreMessage
 from cosmodrome.testing import FakeClock
 from cosmodrome.wire import properties as props

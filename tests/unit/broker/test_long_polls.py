@@ -138,6 +138,11 @@ class LongPollsModel(RuleBasedStateMachine):
     def expire(self, now_ms: int) -> None:
         self.take([pull for pull in self.list if pull.deadline_ms <= now_ms], self.polls.take_expired(now_ms))
 
+    @rule(topic=st.sampled_from("TUV"), queue_id=st.integers(0, 2))
+    def reset(self, topic: str, queue_id: int) -> None:
+        expected = [pull for pull in self.list if (pull.topic, pull.queue_id) == (topic, queue_id)]
+        self.take(expected, self.polls.take_queue(topic, queue_id))
+
     @rule()
     def stop(self) -> None:
         self.take(list(self.list), self.polls.take_all())

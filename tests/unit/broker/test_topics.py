@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cosmodrome.broker.topics import MAX_QUEUES, NOT_SENDABLE, Topics
+from cosmodrome.broker.topics import MAX_QUEUES, Topics
 from cosmodrome.config import BrokerConfig
 from cosmodrome.errors import InvalidParameter, NoPermission, TopicNotFound
-from cosmodrome.model import AUTO_CREATE_TOPIC, Perm, TopicConfig
+from cosmodrome.model import AUTO_CREATE_TOPIC, NOT_SENDABLE_TOPICS, Perm, TopicConfig
 from cosmodrome.testing import FakeClock
 
 RESERVED = {
@@ -145,7 +145,7 @@ def test_a_name_that_could_become_a_path_or_breaks_the_rules_is_refused(topics: 
 # --- permissions
 
 
-@pytest.mark.parametrize("name", sorted(NOT_SENDABLE))
+@pytest.mark.parametrize("name", sorted(NOT_SENDABLE_TOPICS))
 def test_nobody_sends_to_the_brokers_own_topics_nor_makes_them(topics: Topics, name: str) -> None:
     before = len(topics)
     with pytest.raises(NoPermission, match="forbidden"):

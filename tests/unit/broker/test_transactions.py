@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +11,9 @@ import pytest
 
 from cosmodrome.broker import half_messages
 from cosmodrome.broker.half_messages import FAR_BEHIND, Half, OpenHalves, Rules, Verdict, ended_by, judge, op_message
-from cosmodrome.broker.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from cosmodrome.broker.transactions import GROUP as OFFSETS_GROUP
 from cosmodrome.errors import IllegalOperation, MessageIllegal, NoPermission, RequestError, ServiceNotAvailable
+from cosmodrome.model import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from cosmodrome.store import Appended, StoreMessage
 from cosmodrome.testing import FakeClock
 from cosmodrome.wire import properties as props
@@ -193,6 +194,26 @@ async def test_a_commit_that_finds_no_room_for_its_op_is_still_one(tmp_path: Pat
     again = Exchange(tmp_path, clock)
     assert len(again.transactions) == 0  # the message is found by its key
     await again.stop()
+
+
+async def test_a_commit_that_finds_no_room_in_its_queue_is_one_all_the_same(
+    tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    exchange = Exchange(tmp_path, clock)
+    producer = exchange.connect()
+    sent = exchange.send(b"a")
+    with monkeypatch.context() as full:
+        full.setattr("cosmodrome.store.consume_queue.MappedFile.create", no_room)
+        await exchange.end(sent, COMMIT)
+        assert exchange.delivered == {}
+    await exchange.store.cleaner.measure()
+    await exchange.end(sent, COMMIT)
+    await exchange.check_after(INTERVAL_MS)
+    assert (exchange.delivered, producer.questions) == ({b"a": 1}, [])
+    await exchange.stop()
 
 
 # --- asking

@@ -11,16 +11,16 @@ from contextlib import asynccontextmanager
 
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.config import ClientConfig
-from cosmodrome.model import BrokerData, QueueData, Route
+from cosmodrome.model import MASTER_ID, BrokerData, MessageQueue, QueueData, Route
 from cosmodrome.net.connection import Connection
 from cosmodrome.net.server import Server
 from cosmodrome.wire.batch import decode_batch
-from cosmodrome.wire.bodies import ConsumerIds, HeartbeatData, encode_route
+from cosmodrome.wire.bodies import ConsumerIds, HeartbeatData, LockBatch, encode_locked, encode_route
 from cosmodrome.wire.command import Command
+from cosmodrome.wire.name_server_requests import GetRoute
 from cosmodrome.wire.record import Record
 from cosmodrome.wire.requests import (
     ConsumerGroupHeader,
-    GetRoute,
     OffsetReply,
     PullFlag,
     PullMessage,
@@ -34,7 +34,7 @@ from cosmodrome.wire.requests import (
 )
 from tests.unit.client.messages import record
 
-PATIENCE_SECONDS = 5
+PATIENCE_SECONDS = 30
 PULL_COUNT = 32
 
 Answer = Callable[[Command], Command | None]
@@ -69,11 +69,13 @@ class FakeBroker:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.broker_id = MASTER_ID
         self.asked = Asked()
         self.answers: dict[int, Answer] = {}
         self.queues: dict[tuple[str, int], list[Record]] = {}
         self.offsets: dict[tuple[str, str, int], int] = {}
         self.members: dict[str, dict[Connection, str]] = {}
+        self.locks: dict[MessageQueue, str] = {}  # by queue: the client id that has it
         self.silent = False
         self._arrived = asyncio.Condition()
         self._server = Server(self._handle, "127.0.0.1", 0, on_close=self._forget)
@@ -143,6 +145,12 @@ class FakeBroker:
                 update = UpdateConsumerOffset.decode(command)
                 self.offsets[update.consumer_group, update.topic, update.queue_id] = update.commit_offset
                 return command.reply()
+            case RequestCode.LOCK_BATCH_MQ:
+                return self._lock(command)
+            case RequestCode.UNLOCK_BATCH_MQ:
+                for queue in LockBatch.decode(command.body).queues:
+                    self.locks.pop(queue, None)
+                return command.reply()
             case _:
                 return self._offset(command)
 
@@ -176,6 +184,11 @@ class FakeBroker:
             self.members.setdefault(consumer.group, {})[connection] = data.client_id
         return command.reply()
 
+    def _lock(self, command: Command) -> Command:
+        request = LockBatch.decode(command.body)
+        me = request.client_id
+        return command.reply(body=encode_locked(q for q in request.queues if self.locks.setdefault(q, me) == me))
+
     def _offset(self, command: Command) -> Command:
         match command.code:
             case RequestCode.QUERY_CONSUMER_OFFSET:
@@ -191,7 +204,7 @@ class FakeBroker:
             case RequestCode.SEARCH_OFFSET_BY_TIMESTAMP:
                 search = SearchOffset.decode(command)
                 stored = self.queues.get((search.topic, search.queue_id), [])
-                offset = sum(one.store_timestamp < search.timestamp for one in stored)
+                offset = sum(one.store_timestamp <= search.timestamp for one in stored) - 1  # as Apache 4 may say
             case _:
                 return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
         return command.reply(header=OffsetReply(offset))
@@ -236,7 +249,7 @@ class FakeCluster:
             return command.reply(ResponseCode.TOPIC_NOT_EXIST)
         route = Route(
             tuple(QueueData(broker.name, count, count, 6) for broker in self.brokers),
-            tuple(BrokerData("C", broker.name, {0: broker.address}) for broker in self.brokers),
+            tuple(BrokerData("C", broker.name, {broker.broker_id: broker.address}) for broker in self.brokers),
         )
         return command.reply(body=encode_route(route, quoted_keys=True))
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+from cosmodrome.client.pulled_message import PulledMessage
 from cosmodrome.model import MessageQueue, ReceivedMessage
 from cosmodrome.wire.record import Record
+
+M = TypeVar("M", bound=ReceivedMessage)
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 
@@ -11,7 +16,15 @@ QUEUE = MessageQueue("T", "broker-a", 0)
 def received(
     body: bytes = b"body", *, topic: str = "T", offset: int = 0, size: int = 100, sys_flag: int = 0
 ) -> ReceivedMessage:
-    return ReceivedMessage(
+    return _message(ReceivedMessage, body, topic, offset, size, sys_flag)
+
+
+def pulled(body: bytes = b"body", *, topic: str = "T", offset: int = 0, sys_flag: int = 0) -> PulledMessage:
+    return _message(PulledMessage, body, topic, offset, 100, sys_flag)
+
+
+def _message(kind: type[M], body: bytes, topic: str, offset: int, size: int, sys_flag: int) -> M:
+    return kind(
         topic=topic,
         body=body,
         properties={"UNIQ_KEY": f"id-{offset}"},

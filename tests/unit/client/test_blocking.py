@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import pydoc
 import subprocess
 import sys
 import textwrap
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import cosmodrome
-from cosmodrome import blocking
-from cosmodrome.blocking import Message, Producer, PushConsumer
+from cosmodrome import blocking, testing
+from cosmodrome.blocking import Message, Producer, ProducerOptions, PushConsumer, SendContext, SendHook
+from cosmodrome.client.lifecycle import Startable
 from cosmodrome.errors import ClientError, InvalidMessage
 from cosmodrome.model import MessageQueue, ReceivedMessage
 from tests.unit.client.fake_cluster import PATIENCE_SECONDS, FakeCluster, fake_cluster
@@ -51,6 +57,31 @@ async def test_threads_may_share_a_producer() -> None:
         assert {one.body for one in cluster.broker.queues["T", 0]} == {b"%d" % number for number in range(200)}
 
 
+async def test_hooks_see_the_context_of_the_thread_that_called() -> None:
+    request: ContextVar[str] = ContextVar("request")
+    seen: list[tuple[bytes, str]] = []
+
+    class Hook(SendHook):
+        def before_send(self, context: SendContext) -> None:
+            seen.append((context.message.body, request.get()))
+
+    def use(namesrv: str) -> None:
+        def send(number: int) -> None:
+            request.set(f"request {number}")
+            producer.send(Message("T", b"%d" % number))
+
+        with Producer("g", namesrv, options=ProducerOptions(send_hooks=(Hook(),))) as producer:
+            threads = [threading.Thread(target=send, args=[number]) for number in range(10)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+
+    async with fake_cluster(T=1) as cluster:
+        await asyncio.to_thread(use, cluster.namesrv)
+    assert sorted(seen) == [(b"%d" % number, f"request {number}") for number in range(10)]
+
+
 async def test_a_handler_may_send_what_it_received_onward() -> None:
     def use(cluster: FakeCluster, loop: asyncio.AbstractEventLoop) -> None:
         passed_on, producer = threading.Event(), Producer("g", cluster.namesrv)
@@ -81,7 +112,7 @@ async def test_a_blocking_call_on_the_clients_own_loop_is_refused_instead_of_han
         async def handler(message: ReceivedMessage) -> None:
             try:
                 producer.send(Message("T", b"y"))
-            except RuntimeError as error:
+            except ClientError as error:
                 refusals.append(str(error))
                 refused.set()
 
@@ -96,37 +127,100 @@ async def test_a_blocking_call_on_the_clients_own_loop_is_refused_instead_of_han
     assert "would wait for itself" in refusals[0]
 
 
-def test_a_client_made_before_a_fork_says_so_and_one_made_after_works() -> None:
-    script = """
-        import os
-        from cosmodrome.blocking import Producer
-        before = Producer("g", "127.0.0.1:9")
-        before.start()
-        if os.fork() == 0:
-            try:
-                before.stop()
-            except RuntimeError as error:
-                print(error, flush=True)
-            with Producer("g", "127.0.0.1:9"):
-                print("made after: fine", flush=True)
-            os._exit(0)
-        os.wait()
-        before.stop()
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
+def test_every_public_name_has_a_blocking_twin_with_the_same_parameters() -> None:
+    assert set(blocking.__all__) == set(cosmodrome.__all__) - {"__version__"}
+    for name, kind in client_classes().items():
+        face = getattr(blocking, name)
+        assert face is not kind, f"blocking.{name} is the async one"
+        assert inspect.signature(face) == inspect.signature(kind)
+        for member in public_members(kind):
+            twin = inspect.getattr_static(face, member, None)
+            assert twin is not None, f"blocking.{name} has no {member}"
+            assert not inspect.iscoroutinefunction(twin)
+            if inspect.isfunction(ours := getattr(kind, member)):
+                assert inspect.signature(twin).parameters == inspect.signature(ours).parameters, f"{name}.{member}"
+            assert twin.__doc__ or not getattr(kind, member).__doc__
+
+
+@pytest.mark.parametrize(("asynchronous", "plain"), [("__aenter__", "__enter__"), ("__aiter__", "__iter__")])
+def test_what_can_be_entered_or_iterated_can_be_without_await(asynchronous: str, plain: str) -> None:
+    for name, kind in client_classes().items():
+        assert hasattr(kind, asynchronous) == hasattr(getattr(blocking, name), plain), f"{name}.{plain}"
+
+
+def client_classes() -> dict[str, type[Startable]]:
+    exported = {name: getattr(cosmodrome, name) for name in cosmodrome.__all__}
+    return {name: one for name, one in exported.items() if inspect.isclass(one) and issubclass(one, Startable)}
+
+
+def public_members(kind: type) -> set[str]:
+    """Apart from those by which a membership tells its consumer which queues to hold."""
+    return {member for member in dir(kind) if not member.startswith("_")} - {"held", "acquire", "release"}
+
+
+@pytest.mark.parametrize("module", [cosmodrome, blocking, testing])
+def test_public_names_and_their_methods_are_documented(module: ModuleType) -> None:
+    for name in set(module.__all__) - {"__version__"}:
+        public = getattr(module, name)
+        assert public.__doc__, name
+        assert not public.__doc__.startswith(f"{name}("), f"{name} has only what dataclasses say"
+        for member, value in vars(public).items() if inspect.isclass(public) else ():
+            if not member.startswith("_") and (callable(value) or inspect.isdatadescriptor(value)):
+                assert inspect.getdoc(value) or inspect.ismemberdescriptor(value), f"{name}.{member}"
+
+
+def test_properties_can_only_be_read() -> None:
+    producer = blocking.Producer("app", "127.0.0.1:9876")
+    with pytest.raises(AttributeError):
+        setattr(producer, "running", True)  # noqa: B010
+    assert "Whether it was started" in pydoc.render_doc(blocking.Producer)
+
+
+def test_type_checkers_see_the_parameters_and_results_of_the_async_class(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        textwrap.dedent("""
+        from cosmodrome.blocking import Message, Producer, PushConsumer, ReceivedMessage, TopicReader
+
+        with Producer("g", "localhost:9876", max_tries=2) as producer:
+            reveal_type(producer)
+            reveal_type(producer.client_id)
+            reveal_type(producer.send(Message("T", b""), timeout_ms=1))
+            reveal_type(producer.send_async(Message("T", b"")))
+            producer.send("T")
+            producer.send(Message("T", b""), timeout=1)
+        Producer(5)
+        reveal_type([one for one in TopicReader("T")])
+        consumer = PushConsumer("g")
+        reveal_type(consumer.assigned_queues)
+        consumer.subscribe("T")
+
+        @consumer.handles("T")
+        def handler(message: ReceivedMessage) -> int:
+            return 1
+
+        reveal_type(handler)
+        """)
     )
-    refusal, after = done.stdout.splitlines()
-    assert "create it after the fork" in refusal
-    assert after == "made after: fine"
+    seen = [line.partition(": ")[2] for line in mypy(program).splitlines()]
+    assert [line.removeprefix("note: Revealed type is ") for line in seen if line.startswith("note")] == [
+        '"cosmodrome.client.blocking.producers.Producer"',
+        '"str"',
+        '"cosmodrome.model.SendResult"',
+        '"concurrent.futures._base.Future[cosmodrome.model.SendResult]"',
+        '"list[cosmodrome.model.ReceivedMessage]"',
+        '"list[cosmodrome.model.MessageQueue]"',
+        '"def (message: cosmodrome.model.ReceivedMessage) -> int"',
+    ]
+    assert [line.rpartition("[")[2] for line in seen if line.startswith("error")] == [
+        "arg-type]",
+        "call-arg]",
+        "arg-type]",
+        "call-arg]",
+    ]
 
 
-def test_the_names_are_the_same() -> None:
-    assert set(blocking.__all__) <= set(cosmodrome.__all__)
-    for name in ("Producer", "PushConsumer"):
-        methods = {method for method in dir(getattr(cosmodrome, name)) if not method.startswith("_")} - {"running"}
-        assert methods == {method for method in dir(getattr(blocking, name)) if not method.startswith("_")}
+def mypy(program: Path) -> str:
+    command = [sys.executable, "-m", "mypy", "--cache-dir", str(program.parent), "--no-error-summary", str(program)]
+    root = Path(cosmodrome.__file__).parents[2]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=root).stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import ipaddress
 import os
 import re
@@ -12,7 +13,7 @@ import pytest
 from cosmodrome.client.instance import HEARTBEAT_MIN_DISTANCE_MS, Instance, client_id, local_ip
 from cosmodrome.codes import RequestCode
 from cosmodrome.config import ClientConfig
-from cosmodrome.errors import BrokerError, ConnectionFailed
+from cosmodrome.errors import BrokerError, ClientError, ConnectionFailed
 from cosmodrome.net.connection import Connection
 from cosmodrome.testing import FakeClock
 from cosmodrome.wire.bodies import HeartbeatData
@@ -27,6 +28,19 @@ def test_the_default_instance_gets_a_name_of_its_own() -> None:
 def test_a_name_and_a_unit_that_were_given_are_kept() -> None:
     config = ClientConfig(instance_name="blue", unit_name="u1")
     assert client_id("10.0.0.1", config) == "10.0.0.1@blue@u1"
+
+
+def test_a_role_is_one_clients_alone_until_that_is_gone() -> None:
+    config = ClientConfig(namesrv="127.0.0.1:9876", instance_name="green")
+    first, second = (Instance(config, FakeClock(), HeartbeatData) for _ in range(2))
+    first.claim("producer group g")
+    first.claim("producer group g")
+    second.claim("producer group h")
+    with pytest.raises(ClientError, match=r"producer group g: another one with the client id .*@green"):
+        second.claim("producer group g")
+    del first  # as when its event loop ended before it was stopped
+    gc.collect()
+    second.claim("producer group g")
 
 
 def test_the_local_address_is_an_ipv4_address() -> None:
@@ -97,6 +111,24 @@ async def test_what_brokers_ask_is_answered_by_its_handler_and_errors_stay_polit
         assert (await connection.call(Command.request(307), 1_000)).remark == "hello"
         failed = await connection.call(Command.request(309), 1_000)
         assert (failed.code, "secret" in (failed.remark or "")) == (1, False)
+        await instance.stop()
+
+
+async def test_brokers_are_told_of_the_client_once_until_a_connection_is_lost() -> None:
+    async with fake_cluster(T=1) as cluster:
+        instance = instance_of(cluster, FakeClock())
+        await instance.routes.topic("T")
+        for _ in range(3):
+            await instance.announced()
+        assert cluster.broker.asked.count(RequestCode.HEART_BEAT) == 1
+        for connection in list(cluster.broker.connections):
+            connection.abort()
+        (address,) = instance.routes.addresses(masters_only=True)
+        async with asyncio.timeout(5):
+            while address in instance.caller.connected():  # noqa: ASYNC110  # nothing tells
+                await asyncio.sleep(0.001)
+        await instance.announced()
+        assert cluster.broker.asked.count(RequestCode.HEART_BEAT) == 2
         await instance.stop()
 
 

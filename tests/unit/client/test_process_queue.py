@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosmodrome.client import process_queue
-from cosmodrome.client.process_queue import ProcessQueue
+from cosmodrome.client.process_queue import DEFAULT_LIMITS, ProcessQueue
 from cosmodrome.errors import ProtocolError
 from tests.unit.client.messages import received
 
@@ -41,6 +40,7 @@ def test_nothing_unfinished_lies_below_the_commit_offset_and_it_never_goes_back(
             process.finish([received(offset=done)])
             open_offsets.discard(done)
         assert process.commit_offset == min(open_offsets, default=process.next_offset)
+        assert process.newest_offset == max(open_offsets, default=process.next_offset - 1)
         assert process.commit_offset >= committed
         assert len(process) == len(open_offsets)
         committed = process.commit_offset
@@ -48,7 +48,7 @@ def test_nothing_unfinished_lies_below_the_commit_offset_and_it_never_goes_back(
 
 def test_it_is_full_beyond_a_thousand_messages() -> None:
     process = ProcessQueue(0)
-    process.put([received(offset=offset) for offset in range(process_queue.MAX_MESSAGES)], 1_000)
+    process.put([received(offset=offset) for offset in range(DEFAULT_LIMITS.max_messages)], 1_000)
     assert not process.is_full
     process.put([received(offset=1_000)], 1_001)
     assert process.is_full
@@ -58,7 +58,7 @@ def test_it_is_full_beyond_a_thousand_messages() -> None:
 
 def test_it_is_full_beyond_a_hundred_mebibytes() -> None:
     process = ProcessQueue(0)
-    process.put([received(offset=0, size=process_queue.MAX_BYTES)], 1)
+    process.put([received(offset=0, size=DEFAULT_LIMITS.max_bytes)], 1)
     assert not process.is_full
     process.put([received(offset=1, size=1)], 2)
     assert process.is_full
@@ -68,7 +68,7 @@ def test_it_is_full_beyond_a_hundred_mebibytes() -> None:
 
 def test_it_is_full_when_one_slow_message_holds_up_two_thousand_offsets() -> None:
     process = ProcessQueue(0)
-    process.put([received(offset=0), received(offset=process_queue.MAX_SPAN)], 3_000)
+    process.put([received(offset=0), received(offset=DEFAULT_LIMITS.max_span)], 3_000)
     assert not process.is_full
     process.put([received(offset=3_000)], 3_001)
     assert process.is_full

@@ -11,6 +11,7 @@ import pytest
 from cosmodrome.client import producer as producer_module
 from cosmodrome.client.producer import Producer
 from cosmodrome.codes import RequestCode, ResponseCode
+from cosmodrome.config import ClientConfig
 from cosmodrome.errors import (
     BrokerError,
     CallTimeout,
@@ -23,13 +24,15 @@ from cosmodrome.errors import (
     SendFailed,
 )
 from cosmodrome.model import Message, MessageQueue, SendStatus
+from cosmodrome.net.connection import Connection
+from cosmodrome.net.server import Server
 from cosmodrome.testing import FakeClock
 from cosmodrome.wire import properties as properties_string
 from cosmodrome.wire.bodies import HeartbeatData
 from cosmodrome.wire.command import Command
 from cosmodrome.wire.compression import decompress
 from cosmodrome.wire.requests import SendMessage, SendReply, UnregisterClient
-from tests.unit.client.fake_cluster import FakeBroker, fake_cluster
+from tests.unit.client.fake_cluster import PATIENCE_SECONDS, FakeBroker, fake_cluster, quick
 
 SEND = RequestCode.SEND_MESSAGE_V2
 
@@ -112,6 +115,16 @@ async def test_a_selector_chooses_among_all_queues_with_its_argument() -> None:
         assert result.queue == MessageQueue("T", "b", 1)
 
 
+async def test_a_selector_that_chooses_a_queue_of_another_topic_is_told() -> None:
+    async with fake_cluster(T=1) as cluster, Producer("g", cluster.namesrv) as producer:
+        with pytest.raises(ClientError, match="one of the queues"):
+            await producer.send(Message("T", b"x"), selector=lambda *_: MessageQueue("U", "broker-a", 0))
+        number: Any = 0
+        with pytest.raises(InvalidMessage, match="publish_queues"):
+            await producer.send(Message("T", b"x"), number)
+        assert cluster.broker.asked.count(SEND) == 0
+
+
 @pytest.mark.parametrize("code", [1, 2, 14, 16, 17, 204, 205])
 async def test_a_chosen_queue_is_tried_once(code: int) -> None:
     async with fake_cluster("a", "b", T=1) as cluster, Producer("g", cluster.namesrv) as producer:
@@ -152,7 +165,7 @@ async def test_a_refusal_that_every_broker_would_repeat_is_final(code: int) -> N
 async def test_every_try_carries_the_same_id_so_that_a_duplicate_can_be_told() -> None:
     async with fake_cluster(T=1) as cluster, Producer("g", cluster.namesrv) as producer:
         cluster.broker.answers[SEND] = refusing(ResponseCode.SYSTEM_BUSY)
-        with pytest.raises(SendFailed, match=r"SYSTEM_BUSY.*SYSTEM_BUSY.*SYSTEM_BUSY"):
+        with pytest.raises(SendFailed, match=r"SYSTEM_BUSY: no \(3 times\)"):
             await producer.send(Message("T", b"x"))
         sent = [SendMessage.decode(command).properties for command in cluster.broker.asked.of(SEND)]
         assert len(sent) == 3
@@ -320,19 +333,41 @@ def test_a_producer_that_cannot_work_is_refused_when_made() -> None:
         Producer("g", "localhost")
     with pytest.raises(InvalidParameter, match="group"):
         Producer("bad group", "127.0.0.1:9876")
-    with pytest.raises(ValueError, match="max_tries"):
+    with pytest.raises(ConfigError, match="max_tries"):
         Producer("g", "127.0.0.1:9876", max_tries=0)
 
 
 async def test_a_queue_and_a_selector_exclude_each_other() -> None:
     async with fake_cluster(T=1) as cluster, Producer("g", cluster.namesrv) as producer:
-        with pytest.raises(ValueError, match="not both"):
+        with pytest.raises(InvalidMessage, match="not both"):
             await producer.send(Message("T", b"x"), MessageQueue("T", "broker-a", 0), selector=lambda qs, m, a: qs[0])
 
 
 def test_no_two_clients_share_an_id() -> None:
     ids = {Producer("g", "127.0.0.1:9876").client_id for _ in range(100)}
     assert len(ids) == 100
+
+
+@pytest.mark.parametrize("message", ["orders", None, {"topic": "T"}, b"x"])
+async def test_what_is_no_message_is_said_to_be_none(message: Any) -> None:
+    async with fake_cluster(T=1) as cluster, Producer("g", cluster.namesrv) as producer:
+        for send in (producer.send, producer.send_oneway, producer.send_async):
+            with pytest.raises(InvalidMessage, match=r"is a Message\(topic, body\)"):
+                await send(message)
+        with pytest.raises(InvalidMessage, match=r"is a Message\(topic, body\)"):
+            await producer.send_batch([message])
+        assert cluster.broker.asked.count(SEND) == 0
+
+
+@pytest.mark.parametrize("namespace", ["", "staging"])
+@pytest.mark.parametrize("topic", [None, 5])
+async def test_a_topic_that_is_no_text_is_refused(topic: Any, namespace: str) -> None:
+    config = ClientConfig(namesrv="127.0.0.1:1", namespace=namespace)
+    async with Producer("g", config=config) as producer:
+        with pytest.raises(InvalidMessage, match="the topic is"):
+            await producer.send(Message(topic, b"x"))
+        with pytest.raises(InvalidMessage, match="the topic is"):
+            await producer.publish_queues(topic)
 
 
 async def test_a_message_that_cannot_be_sent_costs_no_request() -> None:
@@ -354,3 +389,23 @@ async def test_sends_from_many_tasks_share_one_connection() -> None:
 
 def _bodies(broker: FakeBroker) -> set[bytes]:
     return {one.body for queue in broker.queues.values() for one in queue}
+
+
+async def test_a_broker_that_comes_back_is_found_within_the_timeout() -> None:
+    """However often a connect failed before, which makes further calls fail at once for a while."""
+    async with fake_cluster(T=1) as cluster, Producer("p", config=quick(cluster.namesrv)) as producer:
+        await producer.send(Message("T", b"x"))
+        port = int(cluster.broker.address.rpartition(":")[2])
+        await cluster.broker.close()
+        while producer._instance.caller.back_off_ms(f"127.0.0.1:{port}") < 300:
+            with pytest.raises(SendFailed):
+                await producer.send(Message("T", b"lost"), timeout_ms=100)
+
+        async def store(_connection: Connection, command: Command) -> Command:
+            return await cluster.broker._send(command) if command.code == SEND else command.reply()
+
+        again = Server(store, "127.0.0.1", port)
+        await again.start()
+        result = await producer.send(Message("T", b"y"), timeout_ms=PATIENCE_SECONDS * 1_000)
+        assert result.status is SendStatus.SEND_OK
+        await again.close()

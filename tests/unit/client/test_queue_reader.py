@@ -96,10 +96,11 @@ async def test_a_reader_that_is_stopped_ends_the_loop_over_it() -> None:
     async with fake_cluster(T=1) as cluster:
         reader = TopicReader("T", namesrv=cluster.namesrv)
         await reader.start()
-        reading = asyncio.create_task(_read_all(reader))
+        reading = [asyncio.create_task(_read_all(reader)) for _ in range(3)]
         await asyncio.sleep(0)
-        await reader.stop()
-        assert await reading == []
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await reader.stop()
+            assert await asyncio.gather(*reading) == [[], [], []]
         assert await _read_all(reader) == []
         with pytest.raises(ClientError, match="stopped"):
             await reader.start()

@@ -231,6 +231,18 @@ async def test_a_forgotten_topic_is_not_asked_for_and_its_brokers_are_gone() -> 
     assert watch.routes.addresses(masters_only=False) == {"b:1", "b-slave:1"}
 
 
+async def test_what_was_learned_last_of_a_broker_counts_whatever_older_routes_say() -> None:
+    source = Source(T=route("a"), DELETED=route("a"))
+    watch = Watch(source)
+    await watch.routes.topic("T")
+    await watch.routes.topic("DELETED")
+    async with watch.running():
+        del source.routes["DELETED"]
+        source.routes["T"] = route("a", port=2)
+        await watch.clock.advance(POLL_MS)
+    assert watch.routes.address("a") == "a:2"
+
+
 async def test_reading_goes_to_the_suggested_member_else_the_master_else_anyone() -> None:
     source = Source(T=route("a"))
     source.routes["U"] = Route((QueueData("b", 1, 1, 6),), (BrokerData("C", "b", {2: "b-slave:1"}),))

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from cosmodrome.client.hooks import RpcHook
 from cosmodrome.client.transactions import TransactionProducer, TransactionState
 from cosmodrome.codes import RequestCode, ResponseCode
+from cosmodrome.config import ClientConfig
+from cosmodrome.errors import ClientError, ConfigError, InvalidMessage
 from cosmodrome.model import Message, ReceivedMessage, SendStatus
+from cosmodrome.testing import FakeClock
 from cosmodrome.wire import properties as properties_string
 from cosmodrome.wire import trace
+from cosmodrome.wire.bodies import HeartbeatData
 from cosmodrome.wire.command import Command
 from cosmodrome.wire.compression import compress
 from cosmodrome.wire.record import SysFlag, offset_msg_id, pack_host
@@ -47,6 +55,62 @@ async def test_a_half_and_its_end_go_out_as_java_would_send_them() -> None:
     assert ended == EndTransaction(
         "g", 42, 4_711, 8, False, result.sent.msg_id, "transaction", "T", broker_name="broker-a"
     )
+
+
+async def test_a_producer_that_has_sent_nothing_can_be_asked() -> None:
+    """It may be a restarted one, and the only one that is left of its group."""
+    async with fake_cluster(TBW102=8) as cluster, transactional(cluster):
+        (heartbeat, *_) = await cluster.broker.asked.wait_for(RequestCode.HEART_BEAT)
+        assert HeartbeatData.decode(bytes(heartbeat.body)).producers == ("g",)
+
+
+async def test_a_cluster_that_makes_no_topics_is_asked_for_its_template_seldom() -> None:
+    clock = FakeClock()
+    async with (
+        fake_cluster(T=4) as cluster,
+        TransactionProducer("g", cluster.namesrv, check=saying(COMMIT), clock=clock) as producer,
+    ):
+        await cluster.asked.wait_for(RequestCode.GET_ROUTEINFO_BY_TOPIC, 2)  # for itself, and as its own template
+        cluster.topics["TBW102"] = 8
+        while not producer._instance.routes.find("TBW102"):
+            await clock.advance(1_000)
+        await cluster.broker.asked.wait_for(RequestCode.HEART_BEAT)
+        assert cluster.asked.count(RequestCode.GET_ROUTEINFO_BY_TOPIC) < 10
+
+
+@pytest.mark.parametrize("wrong", [None, True, False, "yes", 8])
+async def test_what_is_no_decision_leaves_the_transaction_open(wrong: Any) -> None:
+    async with fake_cluster(T=4) as cluster, transactional(cluster) as producer:
+        with pytest.raises(ClientError, match=r"execute returned .*TransactionState.COMMIT, ROLLBACK or UNKNOWN"):
+            await producer.send_in_transaction(Message("T", b"a"), saying(wrong))
+        assert cluster.broker.asked.count(SEND) == 1
+        assert cluster.broker.asked.count(END) == 0
+
+
+async def test_what_cannot_be_called_is_refused_before_anything_is_sent() -> None:
+    nothing: Any = None
+    with pytest.raises(ConfigError, match="check is None"):
+        TransactionProducer("g", "127.0.0.1:9876", check=nothing)
+    async with fake_cluster(T=4) as cluster, transactional(cluster) as producer:
+        with pytest.raises(InvalidMessage, match="execute is None"):
+            await producer.send_in_transaction(Message("T", b"a"), nothing)
+        assert cluster.broker.asked.count(SEND) == 0
+
+
+async def test_a_message_may_ask_to_be_left_alone_for_longer() -> None:
+    async with fake_cluster(T=4) as cluster, transactional(cluster) as producer:
+        message = Message("T", b"a", properties={"CHECK_IMMUNITY_TIME_IN_SECONDS": "60"})
+        await producer.send_in_transaction(message, saying(UNKNOWN))
+        (sent,) = map(SendMessage.decode, cluster.broker.asked.of(SEND))
+    assert properties_string.decode(sent.properties or "")["CHECK_IMMUNITY_TIME_IN_SECONDS"] == "60"
+
+
+async def test_a_sharding_key_chooses_the_queue_of_a_transaction_too() -> None:
+    async with fake_cluster(T=4) as cluster, transactional(cluster) as producer:
+        for _ in range(4):
+            await producer.send_in_transaction(Message("T", b"a", sharding_key="k"), saying(COMMIT))
+        (queue_id,) = {SendMessage.decode(sent).queue_id for sent in cluster.broker.asked.of(SEND)}
+    assert queue_id == ord("k") % 4
 
 
 @pytest.mark.parametrize(("state", "told"), [(COMMIT, [8]), (ROLLBACK, [12]), (UNKNOWN, [])])
@@ -114,9 +178,9 @@ async def test_an_end_that_is_not_heard_is_left_to_the_brokers_question(
 # --- being asked
 
 
-def question(group: str, body: bytes = b"a", sys_flag: int = 0) -> Command:
-    half = record(body, topic="T", properties=properties_string.encode({"PGROUP": group}), sys_flag=sys_flag)
-    header = CheckTransactionState(43, 4_712, "id", "id", MSG_ID, "T", "broker-a")
+def question(group: str, body: bytes = b"a", sys_flag: int = 0, topic: str = "T") -> Command:
+    half = record(body, topic=topic, properties=properties_string.encode({"PGROUP": group}), sys_flag=sys_flag)
+    header = CheckTransactionState(43, 4_712, "id", "id", MSG_ID, topic, "broker-a")
     return Command.request(CHECK, header, half.encode(), oneway=True)
 
 
@@ -174,3 +238,132 @@ async def test_a_check_that_fails_says_nothing_and_the_next_one_does(caplog: pyt
             (end,) = await cluster.broker.asked.wait_for(END)
     assert EndTransaction.decode(end).commit_or_rollback == 12
     assert "the database is gone" in caplog.text
+
+
+# --- what the application does
+
+
+@pytest.mark.parametrize("is_coroutine", [False, True])
+async def test_the_application_gets_what_was_given_for_it(is_coroutine: bool) -> None:
+    seen: list[tuple[bytes, int, str]] = []
+
+    def execute(message: Message, order: int, customer: str) -> TransactionState:
+        seen.append((message.body, order, customer))
+        return COMMIT
+
+    async def execute_later(message: Message, order: int, customer: str) -> TransactionState:
+        return execute(message, order, customer)
+
+    async with fake_cluster(T=4) as cluster, transactional(cluster) as producer:
+        way = execute_later if is_coroutine else execute
+        assert (await producer.send_in_transaction(Message("T", b"a"), way, 7, "eve")).state is COMMIT
+    assert seen == [(b"a", 7, "eve")]
+
+
+@pytest.mark.parametrize("is_coroutine", [False, True])
+async def test_a_failure_of_the_application_is_raised_and_leaves_the_transaction_open(
+    is_coroutine: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_message: Message) -> TransactionState:
+        raise ValueError("no money")
+
+    async def fail_later(_message: Message) -> TransactionState:
+        raise ValueError("no money")
+
+    async with fake_cluster(T=4) as cluster, transactional(cluster) as producer:
+        with pytest.raises(ValueError, match="no money"):
+            await producer.send_in_transaction(Message("T", b"a"), fail_later if is_coroutine else fail)
+    assert cluster.broker.asked.count(END) == 0
+    assert "never retrieved" not in caplog.text
+
+
+async def test_a_cancelled_application_leaves_its_transaction_open() -> None:
+    began = asyncio.Event()
+    ended: list[str] = []
+
+    async def execute(_message: Message) -> TransactionState:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("undone")
+        return COMMIT
+
+    async with fake_cluster(T=4) as cluster, transactional(cluster) as producer:
+        sending = asyncio.create_task(producer.send_in_transaction(Message("T", b"a"), execute))
+        await began.wait()
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+        assert sending.cancelled()
+        assert ended == ["undone"]
+        await producer.send_in_transaction(Message("T", b"b"), saying(COMMIT))  # the producer goes on
+    assert cluster.broker.asked.count(END) == 1
+
+
+async def test_what_a_thread_decides_after_a_cancellation_is_told_all_the_same() -> None:
+    began, may_end = threading.Event(), threading.Event()
+
+    def execute(_message: Message) -> TransactionState:
+        began.set()
+        may_end.wait(5)
+        return COMMIT
+
+    async with fake_cluster(T=4) as cluster, transactional(cluster) as producer:
+        sending = asyncio.create_task(producer.send_in_transaction(Message("T", b"a"), execute))
+        await asyncio.to_thread(began.wait, 5)
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+        assert cluster.broker.asked.count(END) == 0
+        may_end.set()
+        (end,) = await cluster.broker.asked.wait_for(END)
+    assert EndTransaction.decode(end).commit_or_rollback == 8
+
+
+async def test_an_outcome_is_told_even_if_its_sender_is_cancelled_meanwhile() -> None:
+    async with fake_cluster(T=4) as cluster:
+        async with transactional(cluster) as producer:
+            cluster.broker.answers[END] = lambda command: None
+
+            async def execute(_message: Message) -> TransactionState:
+                asyncio.get_running_loop().call_soon(sending.cancel)
+                return COMMIT
+
+            sending = asyncio.create_task(producer.send_in_transaction(Message("T", b"a"), execute, timeout_ms=300))
+            await asyncio.gather(sending, return_exceptions=True)
+            assert sending.cancelled()
+        assert cluster.broker.asked.count(END) == 1  # at the latest before the producer is stopped
+
+
+async def test_a_namespace_is_on_what_the_broker_sees_and_off_what_the_application_sees() -> None:
+    asked_about: list[tuple[str, str]] = []
+
+    def check(message: ReceivedMessage) -> TransactionState:
+        asked_about.append((message.topic, message.queue.topic))
+        return COMMIT
+
+    async with fake_cluster() as cluster:
+        cluster.topics["INST%T"] = 1
+        cluster.broker.answers[SEND] = storing()
+        cluster.broker.answers[END] = lambda command: command.reply()
+        config = ClientConfig(namesrv=cluster.namesrv, namespace="INST")
+        async with TransactionProducer("g", check=check, config=config) as producer:
+            result = await producer.send_in_transaction(Message("T", b"a"), saying(COMMIT))
+            await asked(cluster, producer, question("INST%g", topic="INST%T"))
+            ends = [EndTransaction.decode(end) for end in await cluster.broker.asked.wait_for(END, 2)]
+        (sent,) = map(SendMessage.decode, cluster.broker.asked.of(SEND))
+    assert properties_string.find(sent.properties or "", "PGROUP") == "INST%g"
+    assert [(end.producer_group, end.topic) for end in ends] == [("INST%g", "INST%T")] * 2
+    assert (result.sent.queue.topic, asked_about) == ("T", [("T", "T")])
+
+
+async def test_the_answer_to_a_question_is_shown_to_request_hooks() -> None:
+    class Signing(RpcHook):
+        def before_request(self, address: str, command: Command) -> None:
+            command.fields["Signature"] = "s"
+
+    async with fake_cluster(T=1) as cluster:
+        cluster.broker.answers[END] = lambda command: None
+        async with TransactionProducer("g", cluster.namesrv, check=saying(COMMIT), rpc_hooks=[Signing()]) as producer:
+            await asked(cluster, producer, question("g"))
+            (end,) = await cluster.broker.asked.wait_for(END)
+    assert end.fields["Signature"] == "s"

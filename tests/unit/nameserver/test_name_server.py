@@ -21,7 +21,8 @@ from cosmodrome.nameserver.server import NameServer
 from cosmodrome.net.caller import Caller
 from cosmodrome.net.connection import Connection
 from cosmodrome.testing import FakeClock
-from cosmodrome.wire import fastjson, requests
+from cosmodrome.wire import fastjson
+from cosmodrome.wire import name_server_requests as requests
 from cosmodrome.wire.bodies import (
     RegisterBrokerBody,
     data_version_from_json,

@@ -163,8 +163,8 @@ async def test_the_back_off_doubles_up_to_its_limit_and_a_success_ends_it(
     delays_ms: list[int] = []
     back_off = caller._back_off
 
-    def recorded(link: _Link, now: float, error: str) -> None:
-        back_off(link, now, error)
+    def recorded(link: _Link, now: float) -> None:
+        back_off(link, now)
         delays_ms.append(round((link.retry_at - now) * 1000))
         link.retry_at = now
 

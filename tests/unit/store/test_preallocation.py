@@ -18,7 +18,7 @@ from cosmodrome.store.verification import verify
 from cosmodrome.testing.clock import FakeClock
 from tests.unit.store.kit import SMALL, bodies, crash, kill, message, open_store
 
-PATIENCE_SECONDS = 10
+PATIENCE_SECONDS = 30
 FILE = SMALL.mapped_file_size_commit_log
 LARGE = b"x" * 40_000  # one to a file
 

@@ -22,7 +22,7 @@ from cosmodrome.store.retention import HOUR_MS, MANUAL_ROUNDS, NOTHING, LogFile,
 from cosmodrome.testing.clock import FakeClock
 from tests.unit.store.kit import SMALL, bodies, crash, kill, message, open_store, records
 
-PATIENCE_SECONDS = 10
+PATIENCE_SECONDS = 30
 EMPTY, FILLING, NEARLY_FULL, FULL = 0.10, 0.80, 0.87, 0.95
 FILE = SMALL.mapped_file_size_commit_log
 # No pauses between two deletions: the clock of these tests stands still.

@@ -97,6 +97,10 @@ EXAMPLES: list[tuple[Any, str]] = [
         f'{{"offsetTable":{{{QUEUE_JSON}:7,{{"brokerName":"b","queueId":1,"topic":"T"}}:8}}}}',
     ),
     (
+        bodies.ConsumerStatus({QUEUE: 7}, {"c": {QUEUE: 8}}),
+        f'{{"consumerTable":{{"c":{{{QUEUE_JSON}:8}}}},"messageQueueTable":{{{QUEUE_JSON}:7}}}}',
+    ),
+    (
         bodies.TopicStats({QUEUE: bodies.TopicOffset(0, 5, 0)}),
         f'{{"offsetTable":{{{QUEUE_JSON}:{{"lastUpdateTimestamp":0,"maxOffset":5,"minOffset":0}}}},"topicPutTps":0.0}}',
     ),
@@ -272,6 +276,7 @@ def test_queue_keys_may_be_text_and_resets_an_array() -> None:
     as_array = b'{"offsetTable":[{"brokerName":"b","offset":7,"queueId":0,"topic":"T"}]}'
     expected = bodies.ResetOffsets({QUEUE: 7})
     assert bodies.ResetOffsets.decode(as_text) == bodies.ResetOffsets.decode(as_array) == expected
+    assert expected.encode_for_cpp() == as_array
 
 
 def test_odd_spellings_and_types_are_understood() -> None:

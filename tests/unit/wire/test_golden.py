@@ -6,10 +6,21 @@ from typing import Any
 import pytest
 
 from cosmodrome.codes import Language
-from cosmodrome.model import BrokerData, DataVersion, QueueData
+from cosmodrome.model import BrokerData, DataVersion, MessageQueue, QueueData
 from cosmodrome.wire import fastjson, properties
 from cosmodrome.wire.batch import decode_batch, encode_batch
-from cosmodrome.wire.bodies import ConsumerOffsetsBody, GroupConfigWrapper, TopicConfigWrapper
+from cosmodrome.wire.bodies import (
+    ConsumeDirectlyResult,
+    ConsumeResult,
+    ConsumerOffsetsBody,
+    ConsumerRunningInfo,
+    ConsumerStatus,
+    ConsumeStatus,
+    GroupConfigWrapper,
+    QueueProgress,
+    ResetOffsets,
+    TopicConfigWrapper,
+)
 from cosmodrome.wire.bodies.fields import Body
 from cosmodrome.wire.bodies.routes import decode_route, encode_route
 from cosmodrome.wire.command import Command
@@ -30,6 +41,7 @@ PROPERTIES = {
     "WAIT": "true",
 }
 VERSION = DataVersion(timestamp=BORN_MS, counter=3)
+FIRST, SECOND = MessageQueue("orders", "broker-a", 0), MessageQueue("orders", "broker-a", 1)
 
 both = pytest.mark.parametrize("version", VERSIONS)
 
@@ -170,6 +182,32 @@ def test_tables_are_written_as_5x_writes_them(name: str) -> None:
     assert fastjson.loads(written) == fastjson.loads(kept)
     if name != "consumerOffset":  # where fastjson breaks lines between numbers as keys is its secret
         assert written == kept
+
+
+CALLS: dict[str, Body] = {
+    "resetOffset": ResetOffsets({FIRST: 7, SECOND: 2**32 + 3}),
+    "consumerStatus": ConsumerStatus({FIRST: 7, SECOND: 2**32 + 3}, {"192.0.2.9@1": {SECOND: 8}}),
+    "consumeDirectly": ConsumeDirectlyResult(
+        ConsumeResult.THROW_EXCEPTION, True, False, "java.lang.IllegalStateException: grün", 12
+    ),
+    "runningInfo": ConsumerRunningInfo(
+        {"PROP_CONSUMEORDERLY": "true"},
+        queues={
+            FIRST: QueueProgress(7, 3, 7, 9, locked=True, last_pull_timestamp=BORN_MS, last_consume_timestamp=STORED_MS)
+        },
+        statuses={"orders": ConsumeStatus(consume_failed_msgs=2, pull_rt=1.5)},
+        stacks="main\n\tat a.B.c(B.java:1)",
+    ),
+}
+
+
+@both
+@pytest.mark.parametrize("name", CALLS)
+def test_what_consumers_are_asked(version: str, name: str) -> None:
+    data, body = golden(version, f"{name}.json"), CALLS[name]
+    assert type(body).decode(data) == body
+    if version == V5 or name != "runningInfo":  # to which 5.x added fields
+        assert body.encode() == data
 
 
 @both

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cosmodrome.codes import RequestCode
 from cosmodrome.errors import InvalidParameter, MissingField
-from cosmodrome.wire import requests
+from cosmodrome.wire import name_server_requests, requests
 from cosmodrome.wire.command import Command
 from cosmodrome.wire.frame import BINARY, JSON, FrameDecoder
 from cosmodrome.wire.header import Header
@@ -20,8 +20,9 @@ from cosmodrome.wire.requests import PullMessage, PullReply, SendMessage, SendRe
 
 HEADERS = [
     cls
-    for _, cls in inspect.getmembers(requests, inspect.isclass)
-    if issubclass(cls, Header) and cls is not Header and cls.__module__ == requests.__name__
+    for module in (requests, name_server_requests)
+    for _, cls in inspect.getmembers(module, inspect.isclass)
+    if issubclass(cls, Header) and cls is not Header and cls.__module__ == module.__name__
 ]
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -150,7 +151,7 @@ def test_names_that_are_not_simply_camel_case() -> None:
     assert UnregisterClient("c", "p", "g").fields() == {"clientID": "c", "producerGroup": "p", "consumerGroup": "g"}
     query = requests.QueryMessage("t", "k", 1, 2, 3, unique_key_query=True)
     assert query.fields()["_UNIQUE_KEY_QUERY"] == "true"
-    register = requests.RegisterBroker("b", "a", "c", 0, body_crc32=5).fields()
+    register = name_server_requests.RegisterBroker("b", "a", "c", 0, body_crc32=5).fields()
     assert register["bodyCrc32"] == "5"
     assert PullReply(0, 1, 2, 3).fields() == {
         "suggestWhichBrokerId": "0",

@@ -79,6 +79,12 @@ class Orders(SavedTable):
             info.visible_ms[offset] = time_ms
             self.changed()
 
+    def call_back(self, topic: str, group: str, queue_id: int, now_ms: int) -> None:
+        """Nothing of the queue counts as out any more: acks of what is are of an older pop."""
+        if self._find(topic, group, queue_id) is not None:
+            self._table[f"{topic}@{group}"][queue_id] = OrderInfo((), 0, 0, now_ms)
+            self.changed()
+
     def clean(self, is_known: Callable[[str, str], bool], now_ms: int) -> None:
         """Forget what nobody popped for long, and what belongs to topics or groups that are gone."""
         for key, queues in list(self._table.items()):

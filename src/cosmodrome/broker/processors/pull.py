@@ -38,6 +38,7 @@ _CODES = {
 _EMPTY_QUEUE = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE)
 _NOT_FOUND = ResponseCode.PULL_NOT_FOUND
 
+OFFSET_RESET = "OFFSET_RESET"
 MAX_HOLD_MS = 60_000  # clients ask for 15 or 20 s; a dead one must not keep its place for longer than this
 
 
@@ -52,9 +53,14 @@ async def pull_message(broker: Broker, connection: Connection, command: Command)
         broker.offsets.commit(request.consumer_group, request.topic, request.queue_id, request.commit_offset)
     result = _read(broker, request, request.queue_offset, wanted)
     code = _code(request, result)
-    if code == _NOT_FOUND and request.sys_flag & PullFlag.SUSPEND:
+    place = (request.consumer_group, request.topic, request.queue_id)
+    if code == _NOT_FOUND and request.sys_flag & PullFlag.SUSPEND and not broker.offsets.has_reset(*place):
         result = await _read_arriving(broker, request, wanted)
         code = _code(request, result)
+    # A pull whose client is gone must not take it: nobody would hear of it.
+    if not connection.closed and (reset := broker.offsets.take_reset(*place)) is not None:
+        header = PullReply(MASTER_ID, reset, result.min_offset, result.max_offset)
+        return command.reply(ResponseCode.PULL_OFFSET_MOVED, header, remark=OFFSET_RESET)
     if result.count:
         broker.statistics.got(request.topic, request.queue_id, group.name, result)
     else:
@@ -127,7 +133,8 @@ def _read(broker: Broker, request: PullMessage, offset: int, wanted: Wanted) -> 
     max_bytes = request.max_msg_bytes or MAX_PULL_BYTES
     topic, queue_id, max_count = request.topic, request.queue_id, request.max_msg_nums
     began = monotonic()
-    result = broker.store.read(topic, queue_id, offset, max_count, max_bytes, wanted.codes, wanted.matches)
+    codes, matches, bulk = wanted.codes, wanted.matches, bool(request.bulk)
+    result = broker.store.read(topic, queue_id, offset, max_count, max_bytes, codes, matches, bulk=bulk)
     result.took_ms = (monotonic() - began) * 1000
     return result
 

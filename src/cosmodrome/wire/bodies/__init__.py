@@ -7,6 +7,7 @@ from cosmodrome.wire.bodies.clients import (
     ConsumeResult,
     ConsumerRunningInfo,
     ConsumeStatus,
+    PopProgress,
     ProducerConnection,
     QueueProgress,
 )
@@ -46,6 +47,7 @@ from cosmodrome.wire.bodies.pop import (
 )
 from cosmodrome.wire.bodies.queues import (
     ConsumeOffset,
+    ConsumerStatus,
     ConsumeStats,
     LockBatch,
     ResetOffsets,
@@ -79,6 +81,7 @@ __all__ = [
     "ConsumerIds",
     "ConsumerOffsetsBody",
     "ConsumerRunningInfo",
+    "ConsumerStatus",
     "DelayOffsetsBody",
     "GroupConfigBody",
     "GroupConfigWrapper",
@@ -89,6 +92,7 @@ __all__ = [
     "MemberGroup",
     "OrderInfo",
     "OrderInfosBody",
+    "PopProgress",
     "ProducerConnection",
     "QueryAssignment",
     "QueueProgress",

@@ -149,6 +149,30 @@ class QueueProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class PopProgress:
+    """What a consumer holds of one queue that it pops."""
+
+    wait_ack_count: int = 0
+    dropped: bool = False
+    last_pop_timestamp: int = 0
+
+    def to_json(self) -> Json:
+        return {
+            "droped": self.dropped,  # Java's spelling
+            "lastPopTimestamp": self.last_pop_timestamp,
+            "waitAckCount": self.wait_ack_count,
+        }
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> Self:
+        return cls(
+            wait_ack_count=fields.int32("waitAckCount"),
+            dropped=fields.flag("droped", fields.flag("dropped")),
+            last_pop_timestamp=fields.int64("lastPopTimestamp"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class ConsumeStatus:
     """How fast a consumer works on one topic; times in ms, rates per second."""
 
@@ -183,7 +207,7 @@ class ConsumeStatus:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerRunningInfo(Body):
-    """What a consumer is doing: GET_CONSUMER_RUNNING_INFO. Queues consumed by pop are not in it."""
+    """What a consumer is doing: GET_CONSUMER_RUNNING_INFO."""
 
     properties: Mapping[str, str] = field(default_factory=dict)
     subscriptions: tuple[Subscription, ...] = ()
@@ -191,11 +215,12 @@ class ConsumerRunningInfo(Body):
     statuses: Mapping[str, ConsumeStatus] = field(default_factory=dict)
     user_info: Mapping[str, str] = field(default_factory=dict)
     stacks: str | None = None
+    pop_queues: Mapping[MessageQueue, PopProgress] = field(default_factory=dict)
 
     def to_json(self) -> Json:
         json: Json = {} if self.stacks is None else {"jstack": self.stacks}
         return json | {
-            "mqPopTable": {},
+            "mqPopTable": {queue: progress.to_json() for queue, progress in self.pop_queues.items()},
             "mqTable": {queue: progress.to_json() for queue, progress in self.queues.items()},
             "properties": dict(self.properties),
             "statusTable": {topic: status.to_json() for topic, status in self.statuses.items()},
@@ -206,6 +231,7 @@ class ConsumerRunningInfo(Body):
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
         queues = {queue: Fields.of(item, "mqTable") for queue, item in fields.queue_keys("mqTable")}
+        pop_queues = {queue: Fields.of(item, "mqPopTable") for queue, item in fields.queue_keys("mqPopTable")}
         return cls(
             properties=fields.text_map("properties"),
             subscriptions=tuple(subscription_from(one) for one in fields.objects("subscriptionSet")),
@@ -213,6 +239,7 @@ class ConsumerRunningInfo(Body):
             statuses={topic: ConsumeStatus.from_fields(one) for topic, one in fields.table("statusTable")},
             user_info=fields.text_map("userConsumerInfo"),
             stacks=fields.maybe_text("jstack"),
+            pop_queues={queue: PopProgress.from_fields(item) for queue, item in pop_queues.items()},
         )
 
 

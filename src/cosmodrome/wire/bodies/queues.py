@@ -8,7 +8,7 @@ from typing import Self
 
 from cosmodrome.model import MessageQueue
 from cosmodrome.wire import fastjson
-from cosmodrome.wire.bodies.fields import Body, Fields, Json, as_int, queue_from, queues_from
+from cosmodrome.wire.bodies.fields import Body, Fields, Json, as_int, as_text, queue_from, queues_from
 
 
 def encode_locked(queues: Iterable[MessageQueue]) -> bytes:
@@ -56,11 +56,43 @@ class ResetOffsets(Body):
     def to_json(self) -> Json:
         return {"offsetTable": dict(self.offsets)}
 
+    def encode_for_cpp(self) -> bytes:
+        """As C++ clients are told: a list, since their JSON has only texts as keys."""
+        table = [
+            {"brokerName": queue.broker_name, "offset": offset, "queueId": queue.queue_id, "topic": queue.topic}
+            for queue, offset in self.offsets.items()
+        ]
+        return fastjson.dumps({"offsetTable": table})
+
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
-        if isinstance(fields.get("offsetTable"), list):  # as C++ clients are told
+        if isinstance(fields.get("offsetTable"), list):
             return cls({queue_from(item): item.int64("offset") for item in fields.objects("offsetTable")})
-        return cls({queue: as_int(offset, 0, 64, "an offset") for queue, offset in fields.queue_keys("offsetTable")})
+        return cls(_queue_offsets(fields, "offsetTable"))
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerStatus(Body):
+    """How far a consumer is on its queues: GET_CONSUMER_STATUS_FROM_CLIENT. A broker tells it by client id."""
+
+    offsets: Mapping[MessageQueue, int] = field(default_factory=dict)
+    by_client: Mapping[str, Mapping[MessageQueue, int]] = field(default_factory=dict)
+
+    def to_json(self) -> Json:
+        by_client = {client_id: dict(offsets) for client_id, offsets in self.by_client.items()}
+        return {"consumerTable": by_client, "messageQueueTable": dict(self.offsets)}
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> Self:
+        clients = fields.object("consumerTable")
+        return cls(
+            _queue_offsets(fields, "messageQueueTable"),
+            {as_text(client_id): _queue_offsets(clients, client_id) for client_id, _ in clients.all_entries()},
+        )
+
+
+def _queue_offsets(fields: Fields, name: str) -> dict[MessageQueue, int]:
+    return {queue: as_int(offset, 0, 64, "an offset") for queue, offset in fields.queue_keys(name)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,3 +98,11 @@ def test_what_nobody_needs_is_forgotten(orders: Orders) -> None:
     assert orders.blocked_until(*PLACE, None, NOW) is not None
     orders.clean(lambda _topic, _group: True, NOW + FORGOTTEN_AFTER_MS + 1)
     assert orders.blocked_until(*PLACE, None, NOW) is None
+
+
+def test_what_was_called_back_blocks_nothing_and_its_acks_change_nothing(orders: Orders) -> None:
+    orders.call_back(*PLACE, NOW + 1)
+    orders.call_back("T", "other", 0, NOW + 1)
+    assert orders.blocked_until(*PLACE, None, NOW + 1) is None
+    assert orders.acked(*PLACE, 5, NOW) is None
+    assert orders.popped(*PLACE, (5, 6), NOW + 1, INVISIBLE_MS, "two") == ["0 0 0"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import threading
 from collections.abc import Iterable, Sequence
@@ -10,14 +11,20 @@ from typing import Any
 
 import pytest
 
-from cosmodrome.client.handlers import DEFAULT_BATCH, LOCAL_RETRY_MS, Consume, Delivery, Handlers, unhandled
+from cosmodrome.client import handlers
+from cosmodrome.client.concurrent import ConcurrentHandlers, Delivery
+from cosmodrome.client.handlers import DEFAULT_BATCH, Calls, Consume, unhandled
+from cosmodrome.client.hooks import ConsumeContext
+from cosmodrome.client.lifecycle import cancelled
 from cosmodrome.client.process_queue import ProcessQueue
-from cosmodrome.errors import ClientError
+from cosmodrome.client.sending_back import LOCAL_RETRY_MS
+from cosmodrome.errors import ClientError, RetryLater
 from cosmodrome.model import ReceivedMessage
 from cosmodrome.testing import FakeClock
 from tests.unit.client.messages import received
 
-PATIENCE_SECONDS = 5
+PATIENCE_SECONDS = 30
+CONSUME_TIMEOUT_MS = 60_000
 
 
 # --- how a handler wants its messages
@@ -83,15 +90,18 @@ def test_batch_decides_over_the_annotation() -> None:
 class Desk:
     """Handlers over one process queue, and a broker that takes messages back or does not."""
 
-    def __init__(self, max_in_flight: int = 4, takes_back: bool = True) -> None:
+    def __init__(self, max_in_flight: int = 4, takes_back: bool = True, max_threads: int | None = None) -> None:
         self.clock = FakeClock()
         self.takes_back = takes_back
         self.sent_back: list[int] = []
+        self.delay_levels: list[int] = []
         self.process = ProcessQueue(0)
-        self.handlers = Handlers(max_in_flight, self._send_back, self.clock)
+        self.calls = Calls("g", self.clock, max_threads=max_threads or max_in_flight or 1)
+        self.handlers = ConcurrentHandlers(max_in_flight, self.calls, self._send_back, self.clock, CONSUME_TIMEOUT_MS)
 
-    async def _send_back(self, message: ReceivedMessage) -> bool:
+    async def _send_back(self, message: ReceivedMessage, delay_level: int) -> bool:
         self.sent_back.append(message.queue_offset)
+        self.delay_levels.append(delay_level)
         return self.takes_back
 
     def deliver(self, handler: Any, count: int = 1, batch: int | None = None) -> None:
@@ -296,6 +306,203 @@ async def test_stop_gives_up_on_a_handler_that_never_ends() -> None:
     assert desk.sent_back == []
 
 
+async def test_stop_gives_up_on_a_handler_that_cannot_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handlers, "CANCEL_SECONDS", 0.01)
+    desk, gate = Desk(), asyncio.Event()
+
+    async def handler(message: ReceivedMessage) -> None:
+        while not gate.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await gate.wait()
+
+    desk.deliver(handler)
+    await settle()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await desk.handlers.stop(1)
+    assert desk.process.commit_offset == 0
+    gate.set()
+
+
+async def test_what_a_handler_does_to_its_list_does_not_matter() -> None:
+    desk = Desk()
+
+    async def handler(messages: list[ReceivedMessage]) -> None:
+        messages.clear()
+        raise RetryLater(done=1)
+
+    desk.deliver(handler, 3)
+    await settle()
+    assert desk.sent_back == [1, 2]
+    assert desk.process.commit_offset == 3
+
+
+def generates(message: ReceivedMessage) -> Any:
+    yield message
+
+
+async def generates_async(message: ReceivedMessage) -> Any:
+    yield message
+
+
+@pytest.mark.parametrize("handler", [None, "handle", generates, generates_async])
+def test_what_would_never_run_is_no_handler(handler: Any) -> None:
+    with pytest.raises(TypeError, match="handler"):
+        Consume.by(handler)
+
+
+async def test_a_handler_that_waits_for_a_thread_is_not_late() -> None:
+    desk, gate, seen = Desk(max_threads=1), threading.Event(), list[int]()
+
+    def handler(message: ReceivedMessage) -> None:
+        seen.append(message.queue_offset)
+        gate.wait(PATIENCE_SECONDS)
+
+    desk.deliver(handler, 2)
+    expiring = asyncio.create_task(desk.handlers.run())
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not seen:  # noqa: ASYNC110  # it comes from a thread
+            await asyncio.sleep(0.001)
+        while not desk.sent_back:
+            await desk.clock.advance(CONSUME_TIMEOUT_MS)
+        assert desk.sent_back == [0]
+        gate.set()
+        while desk.process.commit_offset < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    assert seen == [0, 1]
+    await cancelled([expiring])
+    desk.calls.shutdown()
+
+
+async def test_a_function_that_raises_stop_iteration_has_failed() -> None:
+    desk = Desk()
+
+    def handler(message: ReceivedMessage) -> None:
+        next(iter(()))
+
+    desk.deliver(handler)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not desk.sent_back:  # noqa: ASYNC110  # it comes from a thread
+            await asyncio.sleep(0.001)
+    desk.calls.shutdown()
+
+
 def test_a_message_nobody_handles_fails() -> None:
     with pytest.raises(ClientError, match="no handler"):
         unhandled(received())
+
+
+# --- asking for some of them again
+
+
+@pytest.mark.parametrize(("done", "sent_back", "committed"), [(0, [0, 1, 2], 3), (2, [2], 3), (3, [], 3), (9, [], 3)])
+async def test_of_a_list_only_what_is_not_done_comes_again(done: int, sent_back: list[int], committed: int) -> None:
+    desk = Desk()
+
+    async def handler(messages: list[ReceivedMessage]) -> None:
+        raise RetryLater("later", done=done, delay_level=5)
+
+    desk.deliver(handler, 3)
+    await settle()
+    assert desk.sent_back == sent_back
+    assert desk.delay_levels == [5] * len(sent_back)
+    assert desk.process.commit_offset == committed
+    await desk.handlers.stop(1_000)
+
+
+# --- handlers that take too long
+
+
+async def test_a_handler_that_takes_too_long_has_its_messages_taken_back_once() -> None:
+    desk, released = Desk(), asyncio.Event()
+
+    async def handler(message: ReceivedMessage) -> None:
+        await released.wait()
+        raise RuntimeError("much too late")
+
+    expiring = asyncio.create_task(desk.handlers.run())
+    desk.deliver(handler, 2)
+    for _ in range(30):
+        await desk.clock.advance(CONSUME_TIMEOUT_MS // 10)
+        await settle()
+    assert (desk.sent_back, desk.delay_levels) == ([0, 1], [3, 3])
+    assert desk.process.commit_offset == 2
+    released.set()
+    await settle()
+    assert desk.sent_back == [0, 1]
+    await cancelled([expiring])
+    await desk.handlers.stop(1_000)
+
+
+async def test_what_the_broker_does_not_take_from_a_slow_handler_stays_with_it() -> None:
+    desk, released = Desk(takes_back=False), asyncio.Event()
+
+    async def handler(message: ReceivedMessage) -> None:
+        await released.wait()
+
+    expiring = asyncio.create_task(desk.handlers.run())
+    desk.deliver(handler)
+    for _ in range(12):
+        await desk.clock.advance(CONSUME_TIMEOUT_MS // 10)
+        await settle()
+    assert set(desk.sent_back) == {0}
+    assert desk.process.commit_offset == 0
+    released.set()
+    await settle()
+    assert desk.process.commit_offset == 1
+    await cancelled([expiring])
+    await desk.handlers.stop(1_000)
+
+
+# --- threads and hooks
+
+
+async def test_threads_are_there_ahead_and_never_more_than_the_most() -> None:
+    calls = Calls("g", FakeClock(), min_threads=2, max_threads=3)
+    names: set[str] = set()
+    together = threading.Barrier(2)
+
+    def handler(message: ReceivedMessage) -> None:
+        names.add(threading.current_thread().name)
+        together.wait(PATIENCE_SECONDS)
+
+    calls.start()
+    ended = await asyncio.gather(*(calls.call(Consume.by(handler), [received(offset=n)]) for n in range(8)))
+    calls.shutdown()
+    assert [end.error for end in ended] == [None] * 8
+    assert 2 <= len(names) <= 3
+
+
+@pytest.mark.parametrize(("least", "most"), [(-1, 3), (4, 3), (0, 0)])
+def test_threads_that_cannot_be_are_refused(least: int, most: int) -> None:
+    with pytest.raises(ValueError, match="min_threads"):
+        Calls("g", FakeClock(), min_threads=least, max_threads=most)
+
+
+async def test_hooks_see_how_a_call_went_and_do_no_harm() -> None:
+    seen: list[tuple[str, str, bool]] = []
+
+    class Watching:
+        def before_consume(self, context: ConsumeContext) -> None:
+            seen.append(("before", context.group, context.success))
+
+        def after_consume(self, context: ConsumeContext) -> None:
+            seen.append(("after", context.status, context.success))
+            raise RuntimeError("a bad hook")
+
+    async def failing(message: ReceivedMessage) -> None:
+        raise RuntimeError("no")
+
+    async def fine(message: ReceivedMessage) -> int:
+        return 7
+
+    calls = Calls("g", FakeClock(), max_threads=1, consume_hooks=[Watching()])
+    failed = await calls.call(Consume.by(failing), [received()])
+    ended = await calls.call(Consume.by(fine), [received()])
+    assert isinstance(failed.error, RuntimeError)
+    assert (ended.result, ended.error) == (7, None)
+    assert seen == [
+        ("before", "g", False),
+        ("after", "RECONSUME_LATER", False),
+        ("before", "g", False),
+        ("after", "CONSUME_SUCCESS", True),
+    ]

@@ -1,0 +1,60 @@
+"""Giving a message up that failed too often where order counts, so that the ones behind it can go on."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from cosmodrome.client.instance import Instance
+from cosmodrome.client.namespaces import wrap_topic
+from cosmodrome.client.retry_copies import FIRST_RETRY_LEVEL, retry_copy
+from cosmodrome.client.sending_back import SEND_BACK_TIMEOUT_MS
+from cosmodrome.clock import Clock
+from cosmodrome.codes import RequestCode
+from cosmodrome.errors import CosmodromeError
+from cosmodrome.model import MessageModel, ReceivedMessage
+from cosmodrome.wire.command import Command
+from cosmodrome.wire.requests import SendMessage
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Buries:
+    """Puts messages of one group among its dead letters."""
+
+    instance: Instance
+    clock: Clock
+    group: str
+    model: MessageModel
+    namespace: str = ""
+    max_reconsume_times: int | None = None
+
+    async def __call__(self, message: ReceivedMessage) -> bool:
+        """Whether that succeeded."""
+        if self.model is MessageModel.BROADCASTING:
+            log.warning("%s failed and is dropped: nobody keeps what is broadcast", message.msg_id)
+            return True
+        topic = wrap_topic(self.namespace, message.topic)
+        header, body = given_up(message, self.group, topic, self.max_reconsume_times, self.clock.now_ms())
+        request = Command.request(RequestCode.SEND_MESSAGE, header, body)
+        try:
+            await self.instance.ask(self.instance.master(message.queue.broker_name), request, SEND_BACK_TIMEOUT_MS)
+        except CosmodromeError as error:
+            log.warning("%s could not be given up: %s", message.msg_id, error)
+            return False
+        except Exception:  # a hook may raise anything, and the queue must go on
+            log.exception("%s could not be given up", message.msg_id)
+            return False
+        return True
+
+
+def given_up(
+    message: ReceivedMessage, group: str, topic: str, max_reconsume_times: int | None, now_ms: int
+) -> tuple[SendMessage, bytes]:
+    """As Java's client gives up: a message for the group's retry topic, which the broker puts among the dead letters.
+
+    A broker that does not, since it knows of no locks or limits, delivers the message again later.
+    """
+    level = FIRST_RETRY_LEVEL + message.reconsume_times
+    return retry_copy(message, group, topic, level, message.reconsume_times, max_reconsume_times, now_ms)

@@ -1,0 +1,120 @@
+"""The queues a lite pull consumer holds: what is pulled waits until its application asks for it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
+
+from cosmodrome.client.assigned_queue import AssignedQueue
+from cosmodrome.client.feed import Feed
+from cosmodrome.client.held_queues import Held, HeldQueues, Reading
+from cosmodrome.client.membership import Membership
+from cosmodrome.client.offsets import OffsetStore
+from cosmodrome.client.pulled_message import PulledMessage
+from cosmodrome.clock import Clock
+from cosmodrome.model import MessageQueue
+from cosmodrome.wire.requests import PullFlag, PullMessage
+
+log = logging.getLogger(__name__)
+
+# Told of queues that came or went; def or async def. One that fails is logged.
+OnQueues = Callable[[list[MessageQueue]], Any]
+
+
+class FetchedQueue(AssignedQueue):
+    """Sends the subscription along: other members of the group may be readers of another kind, and know less of it."""
+
+    message_type = PulledMessage
+
+    def _request(self, broker_id: int) -> PullMessage:
+        request = super()._request(broker_id)
+        subscription = self._wanted.subscription
+        request.sys_flag |= PullFlag.SUBSCRIPTION
+        request.subscription = subscription.expression
+        request.sub_version = subscription.version
+        return request
+
+
+class FetchedQueues(HeldQueues):
+    """Tells listeners of queues that come, before anything is read from them, and of queues that go."""
+
+    kind = FetchedQueue
+
+    def __init__(
+        self,
+        reading: Reading,
+        membership: Membership,
+        offsets: OffsetStore,
+        clock: Clock,
+        feed: Feed,
+        on_came: Callable[[Iterable[MessageQueue]], Awaitable[None]],
+        on_go: Callable[[Iterable[MessageQueue]], Awaitable[None]],
+    ) -> None:
+        super().__init__(reading, membership, offsets, clock)
+        self._feed = feed
+        self._on_came = on_came
+        self._on_go = on_go
+        self._going: set[MessageQueue] = set()
+        self.acquired = asyncio.Event()  # since somebody looked
+
+    def may_pull(self, queue: MessageQueue) -> bool:
+        return not self._feed.ready.is_paused(queue)
+
+    def find(self, queue: MessageQueue) -> Held | None:
+        """Unless it is about to go."""
+        return None if queue in self._going else self._held.get(queue)
+
+    async def _came(self, taken: dict[MessageQueue, Held]) -> None:
+        self.acquired.set()
+        await self._on_came(taken)
+
+    def go_on(self, held: Held, offset: int) -> None:
+        """Read from there; nothing that was fetched before is handed out any more."""
+        if held.pulling is not None:
+            held.pulling.cancel()
+        self._feed.ready.drop(held.process)
+        held.assigned.restart_at(offset)
+        self._pull(held)
+
+    async def release(self, queues: Iterable[MessageQueue]) -> bool:
+        going = {queue: self._held[queue] for queue in queues}
+        self._going |= going.keys()
+        try:
+            for held in going.values():
+                self._feed.ready.drop(held.process)
+                await held.stop_pulling()
+            await self._on_go(going)
+            for held in going.values():
+                held.process.released = True
+            await self._offsets.commit({queue: held.process.commit_offset for queue, held in going.items()})
+            self._feed.ready.resume(going)
+            for queue in going:  # last, so that a stop in between commits as well
+                self._held.pop(queue, None)
+                self._reading.statistics.forget(queue)
+        finally:
+            self._going -= going.keys()
+        return True
+
+    async def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
+        ours = {queue: offset for queue, offset in offsets.items() if queue in self._held}
+        for queue, offset in ours.items():
+            self.go_on(self._held[queue], offset)
+        await self._offsets.commit(ours)
+
+
+async def tell(listeners: Iterable[OnQueues], queues: list[MessageQueue]) -> None:
+    if queues:
+        for listener in list(listeners):
+            await _call(listener, queues)
+
+
+async def _call(listener: OnQueues, queues: list[MessageQueue]) -> None:
+    try:
+        result = listener(queues)
+        if inspect.isawaitable(result):
+            await result
+    except Exception:
+        log.exception("the listener %r failed", listener)

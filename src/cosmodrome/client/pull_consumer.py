@@ -1,0 +1,391 @@
+"""Pulling messages by hand: the application says what it wants, from where, and how far it is."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from cosmodrome.client.hooks import RpcHook
+from cosmodrome.client.incoming import received, received_messages, unpacked
+from cosmodrome.client.lifecycle import Startable, cancelled, going_on
+from cosmodrome.client.membership import Membership, Role, Subscribed
+from cosmodrome.client.namespaces import unwrap_queue, unwrap_topic, wrap_group, wrap_queue, wrap_topic
+from cosmodrome.client.offsets import max_offset, min_offset, offset_at, offset_store
+from cosmodrome.client.pulling import PULL_MAX_BYTES, PULL_MAX_MESSAGES, pull
+from cosmodrome.client.rebalance import Strategy, averagely
+from cosmodrome.client.sending_back import SendsBack
+from cosmodrome.client.settings import at_least_or_none, listening, one_of
+from cosmodrome.client.subscribing import Expression, subscription
+from cosmodrome.clock import Clock, SystemClock
+from cosmodrome.codes import RequestCode, ResponseCode
+from cosmodrome.config import ClientConfig
+from cosmodrome.errors import ClientError, InvalidArgument, ProtocolError, RouteNotFound
+from cosmodrome.model import (
+    ALL_TAGS,
+    MASTER_ID,
+    ConsumeFrom,
+    ConsumeType,
+    MessageModel,
+    MessageQueue,
+    ReceivedMessage,
+    check_group,
+    check_topic,
+)
+from cosmodrome.wire.command import Command
+from cosmodrome.wire.record import decode_records, parse_offset_msg_id
+from cosmodrome.wire.requests import PullFlag, PullMessage, ViewMessage
+
+log = logging.getLogger(__name__)
+
+PULL_TIMEOUT_MS = 10_000
+# A pull that may wait on the broker, and how long we wait for its answer.
+BLOCK_MS = 20_000
+BLOCKED_PULL_MARGIN_MS = 10_000
+
+
+class PullStatus(StrEnum):
+    """What a pull came to."""
+
+    FOUND = "FOUND"
+    NO_NEW_MSG = "NO_NEW_MSG"  # the queue ends here
+    NO_MATCHED_MSG = "NO_MATCHED_MSG"  # there are messages, but none that is wanted
+    OFFSET_ILLEGAL = "OFFSET_ILLEGAL"  # the queue has no such offset; `next_begin_offset` is one it has
+
+
+_STATUS = {
+    ResponseCode.SUCCESS: PullStatus.FOUND,
+    ResponseCode.PULL_NOT_FOUND: PullStatus.NO_NEW_MSG,
+    ResponseCode.PULL_RETRY_IMMEDIATELY: PullStatus.NO_MATCHED_MSG,
+    ResponseCode.PULL_OFFSET_MOVED: PullStatus.OFFSET_ILLEGAL,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PullResult:
+    """What a pull brought. The next one begins at `next_begin_offset`, whatever the status."""
+
+    status: PullStatus
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    messages: list[ReceivedMessage] = field(default_factory=list)
+
+
+# Told of a topic, all its queues, and ours.
+OnBalance = Callable[[str, list[MessageQueue], list[MessageQueue]], None]
+
+
+class PullConsumer(Startable):
+    """Pulls what it is told to, and remembers how far the group is.
+
+        async with PullConsumer("billing", "127.0.0.1:9876") as consumer:
+            for queue in await consumer.fetch_subscribe_queues("orders"):
+                offset = await consumer.fetch_consume_offset(queue) or 0
+                result = await consumer.pull(queue, "paid || refunded", offset)
+                ...
+                consumer.update_consume_offset(queue, result.next_begin_offset)
+
+    Nothing is fetched ahead and nothing is acknowledged by itself. Offsets given to `update_consume_offset` are stored
+    every few seconds and at the stop, or at once by `persist_consume_offset`; a crash before that repeats messages.
+    With `register_topics` it takes part in sharing the queues among the members of its group.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str = "",
+        *,
+        model: MessageModel = MessageModel.CLUSTERING,
+        offsets_file: Path | str | None = None,
+        strategy: Strategy = averagely,
+        max_reconsume_times: int | None = None,
+        rpc_hooks: Sequence[RpcHook] = (),
+        config: ClientConfig | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__()
+        model = one_of(MessageModel, model=model)
+        at_least_or_none(0, max_reconsume_times=max_reconsume_times)
+        config = config or ClientConfig()
+        self._config = dataclasses.replace(config, namesrv=namesrv or config.namesrv)
+        self._namespace = config.namespace
+        self._clock = clock or SystemClock()
+        self._group = wrap_group(config.namespace, check_group(group))
+        self._on_balance: list[OnBalance] = []
+        self._broker_ids: dict[MessageQueue, int] = {}  # the member of the broker group that was suggested last
+        self._consumed: dict[MessageQueue, int] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        role = Role(self._group, ConsumeType.ACTIVELY, model, ConsumeFrom.LAST_OFFSET, strategy)
+        self._membership = Membership(role, self._config, self._clock, rpc_hooks=rpc_hooks)
+        self._instance = self._membership.instance
+        self._offsets = offset_store(model, offsets_file, self._instance, self._group)
+        self._ours = _Ours(self._store_last)
+        self._membership.serve(self._ours, self._balanced)
+        self._sends_back = SendsBack(
+            self._instance, self._clock, self._group, model, config.namespace, max_reconsume_times
+        )
+
+    @property
+    def client_id(self) -> str:
+        """Under this name brokers know the client: address, process and a number, or as `ClientConfig` says."""
+        return self._instance.client_id
+
+    # --- starting and stopping
+
+    async def _start(self) -> None:
+        self._membership.start()
+        settled = await self._membership.join()
+        self._tasks = {
+            self._instance.run(self._membership.run(settled), "rebalance"),
+            self._instance.run(self._commits(), "commits"),
+        }
+
+    async def _stop(self) -> None:
+        await cancelled(self._tasks)
+        await self._offsets.commit(self._consumed)
+        await self._instance.stop(consumer_group=self._group)
+
+    async def _commits(self) -> None:
+        while True:
+            await self._clock.sleep(self._config.persist_offset_interval_ms)
+            with going_on("commit"):
+                await self._offsets.commit_soon(dict(self._consumed))
+
+    async def _store_last(self, queues: Iterable[MessageQueue]) -> None:
+        """These go to somebody else, who begins there."""
+        last = {queue: self._consumed[queue] for queue in queues if queue in self._consumed}
+        await self._offsets.commit(last)
+        for queue in last:  # only now, so that a stop in between stores them as well
+            self._consumed.pop(queue, None)
+
+    # --- queues
+
+    async def fetch_subscribe_queues(self, topic: str) -> list[MessageQueue]:
+        """All queues of the topic that one may read."""
+        self._require_running()
+        route = await self._instance.routes.topic(wrap_topic(self._namespace, check_topic(topic)))
+        return self._shown(route.subscribe_queues)
+
+    def register_topics(self, topics: Iterable[str], listener: OnBalance | None = None) -> None:
+        """Share the queues of these topics with the group's other members.
+
+        `listener(topic, all_queues, our_queues)` is told of every change of ours.
+        """
+        self._require_own_process()
+        wrapped = [wrap_topic(self._namespace, check_topic(topic)) for topic in topics]
+        if listener is not None:
+            self._on_balance.append(listening(listener, awaited=False))
+        for topic in wrapped:
+            self._membership.subscribe(topic, ALL_TAGS)
+
+    def message_queues_in_balance(self, topic: str) -> list[MessageQueue]:
+        """The queues of a registered topic that are ours at the moment."""
+        wrapped = wrap_topic(self._namespace, check_topic(topic))
+        if wrapped not in self._membership.subscribed:
+            raise ClientError(f"topic {topic!r} is not registered; register_topics([{topic!r}]) has its queues shared")
+        return self._shown(queue for queue in self._ours.held if queue.topic == wrapped)
+
+    def _balanced(self, topic: str, every: tuple[MessageQueue, ...], mine: set[MessageQueue]) -> None:
+        shown = unwrap_topic(self._namespace, topic)
+        for listener in self._on_balance:
+            try:
+                listener(shown, self._shown(every), self._shown(mine))
+            except Exception:
+                log.exception("the listener %r failed", listener)
+
+    def _shown(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+        """As the application knows them."""
+        return sorted(unwrap_queue(self._namespace, queue) for queue in queues)
+
+    # --- pulling
+
+    async def pull(
+        self,
+        queue: MessageQueue,
+        expression: Expression = ALL_TAGS,
+        offset: int = 0,
+        max_messages: int = PULL_MAX_MESSAGES,
+        *,
+        timeout_ms: int = PULL_TIMEOUT_MS,
+    ) -> PullResult:
+        """What the queue has from `offset` on, at once; `expression` is "*", tags like "a || b", or a `Sql`."""
+        return await self._pull(queue, expression, offset, max_messages, block_ms=0, timeout_ms=timeout_ms)
+
+    async def pull_block_if_not_found(
+        self,
+        queue: MessageQueue,
+        expression: Expression = ALL_TAGS,
+        offset: int = 0,
+        max_messages: int = PULL_MAX_MESSAGES,
+        *,
+        block_ms: int = BLOCK_MS,
+    ) -> PullResult:
+        """`pull` that waits up to `block_ms` on the broker for a message to come; NO_NEW_MSG when none did."""
+        timeout_ms = block_ms + BLOCKED_PULL_MARGIN_MS
+        return await self._pull(queue, expression, offset, max_messages, block_ms=block_ms, timeout_ms=timeout_ms)
+
+    async def _pull(
+        self,
+        queue: MessageQueue,
+        expression: Expression,
+        offset: int,
+        max_messages: int,
+        *,
+        block_ms: int,
+        timeout_ms: int,
+    ) -> PullResult:
+        self._require_running()
+        if offset < 0:
+            raise InvalidArgument(f"offset is {offset}; offsets begin at 0")
+        if max_messages < 1:
+            raise InvalidArgument(f"max_messages is {max_messages}; it must be at least 1")
+        wrapped = await self._routed(queue)
+        wanted = subscription(wrapped.topic, expression, self._clock.now_ms())
+
+        def request_to(_broker_id: int) -> PullMessage:
+            return PullMessage(
+                self._group,
+                wrapped.topic,
+                wrapped.queue_id,
+                offset,
+                max_messages,
+                PullFlag.SUBSCRIPTION | (PullFlag.SUSPEND if block_ms else 0),
+                0,
+                block_ms,
+                subscription=wanted.expression,
+                sub_version=wanted.version,
+                expression_type=wanted.expression_type,
+                max_msg_bytes=PULL_MAX_BYTES,
+            )
+
+        broker_id = self._broker_ids.get(wrapped, MASTER_ID)
+        _, reply, offsets = await pull(self._instance, wrapped, broker_id, request_to, timeout_ms)
+        self._broker_ids[wrapped] = offsets.suggest_which_broker_id
+        status, messages = _STATUS[ResponseCode(reply.code)], list[ReceivedMessage]()
+        if status is PullStatus.FOUND:
+            messages = [*map(unpacked, received_messages(wrapped, wanted, offsets, bytes(reply.body)))]
+            for message in messages:
+                message.topic = unwrap_topic(self._namespace, message.topic)
+            status = PullStatus.FOUND if messages else PullStatus.NO_MATCHED_MSG
+        return PullResult(status, offsets.next_begin_offset, offsets.min_offset, offsets.max_offset, messages)
+
+    async def _routed(self, queue: MessageQueue) -> MessageQueue:
+        """As brokers know it; its broker can be asked."""
+        wrapped = wrap_queue(self._namespace, queue)
+        await self._instance.routes.topic(wrapped.topic)
+        return wrapped
+
+    # --- offsets
+
+    async def fetch_consume_offset(self, queue: MessageQueue, *, from_store: bool = False) -> int | None:
+        """How far the group is: as last updated here, or as stored; None if nothing is."""
+        self._require_running()
+        wrapped = await self._routed(queue)
+        if not from_store and wrapped in self._consumed:
+            return self._consumed[wrapped]
+        return await self._offsets.read(wrapped)
+
+    def update_consume_offset(self, queue: MessageQueue, offset: int) -> None:
+        """The group goes on here; stored with the next round, at the stop, or by `persist_consume_offset`.
+
+        This does not count for a queue that went to another member: it is further by now.
+        """
+        if offset < 0:
+            raise InvalidArgument(f"offset is {offset}; offsets begin at 0")
+        self._require_running()
+        wrapped = wrap_queue(self._namespace, queue)
+        if wrapped in self._ours.gone:
+            log.info("offset %d of %s is ignored: the queue went to another member", offset, queue)
+        else:
+            self._consumed[wrapped] = offset
+
+    async def persist_consume_offset(self, queue: MessageQueue | None = None) -> None:
+        """Store what was updated, of one queue or of all; CosmodromeError if a broker did not."""
+        self._require_running()
+        if queue is None:
+            await self._offsets.store(dict(self._consumed))
+            return
+        wrapped = await self._routed(queue)
+        if wrapped in self._consumed:
+            await self._offsets.store({wrapped: self._consumed[wrapped]})
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """Behind the newest message of the queue."""
+        self._require_running()
+        return await max_offset(self._instance, await self._routed(queue))
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """Of the oldest message of the queue that is still there."""
+        self._require_running()
+        return await min_offset(self._instance, await self._routed(queue))
+
+    async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """Of the first message of the queue that was stored at that time or later."""
+        self._require_running()
+        return await offset_at(self._instance, await self._routed(queue), timestamp_ms, self._group)
+
+    # --- single messages
+
+    async def send_message_back(self, message: ReceivedMessage, delay_level: int = 0) -> None:
+        """Have the broker deliver it to the group again, after the delay of this level.
+
+        It comes in the topic %RETRY%group, and after too many times in %DLQ%group. With delay level 0 the broker takes
+        a longer delay each time, and with -1 the message goes to the dead letters at once.
+        """
+        self._require_running()
+        await self._sends_back.send(message, delay_level)
+
+    async def view_message(self, topic: str, offset_msg_id: str) -> ReceivedMessage:
+        """The message with this `offset_msg_id`, from the broker that the id names."""
+        self._require_running()
+        wrapped = wrap_topic(self._namespace, check_topic(topic))
+        ip, port, offset = parse_offset_msg_id(offset_msg_id)
+        address = f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
+        request = Command.request(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessage(offset, wrapped))
+        reply = await self._instance.ask(address, request)
+        records = decode_records(bytes(reply.body))
+        if len(records) != 1:
+            raise ProtocolError(f"{address} answered with {len(records)} messages for the id {offset_msg_id}")
+        queue = MessageQueue(records[0].topic, await self._name_of(address, wrapped), records[0].queue_id)
+        message = unpacked(received(records[0], queue, {}))
+        message.topic = unwrap_topic(self._namespace, message.topic)
+        return message
+
+    async def _name_of(self, address: str, topic: str) -> str:
+        """Of the broker there; none while the name server does not know of the topic, or of the broker, yet."""
+        try:
+            brokers = (await self._instance.routes.topic(topic)).route.brokers
+        except RouteNotFound:
+            return ""
+        return next((broker.broker_name for broker in brokers if address in broker.addresses.values()), "")
+
+
+class _Ours:
+    """The queues that are ours; the application reads them when it likes."""
+
+    def __init__(self, on_go: Callable[[Iterable[MessageQueue]], Awaitable[None]]) -> None:
+        self._on_go = on_go
+        self._queues: set[MessageQueue] = set()
+        self.gone: set[MessageQueue] = set()  # to other members, since they were ours
+
+    @property
+    def held(self) -> Iterable[MessageQueue]:
+        return self._queues
+
+    async def acquire(self, queues: Iterable[MessageQueue], _subscribed: Subscribed) -> set[MessageQueue]:
+        new = set(queues)
+        self._queues |= new
+        self.gone -= new
+        return new
+
+    async def release(self, queues: Iterable[MessageQueue]) -> bool:
+        going = list(queues)
+        self.gone.update(going)
+        await self._on_go(going)
+        self._queues.difference_update(going)
+        return True

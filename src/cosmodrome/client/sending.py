@@ -1,0 +1,322 @@
+"""From a message that is ready to a broker's answer: tries, deadlines, traces and hooks."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final
+
+from cosmodrome.client import hooks, outgoing
+from cosmodrome.client.faults import Faults
+from cosmodrome.client.hooks import SendContext, SendMode
+from cosmodrome.client.instance import Instance
+from cosmodrome.client.namespaces import unwrap_topic
+from cosmodrome.client.outgoing import Outgoing
+from cosmodrome.client.producer_options import ProducerOptions
+from cosmodrome.client.queue_choice import Turns
+from cosmodrome.client.routes import TopicRoute
+from cosmodrome.client.tracing import Tracer
+from cosmodrome.clock import Clock
+from cosmodrome.codes import RequestCode, ResponseCode
+from cosmodrome.errors import (
+    BrokerError,
+    CallTimeout,
+    ConnectionFailed,
+    CosmodromeError,
+    RouteNotFound,
+    SendFailed,
+    UnknownTopic,
+)
+from cosmodrome.model import MessageQueue, Property, SendResult, SendStatus
+from cosmodrome.wire import properties as properties_string
+from cosmodrome.wire.command import ONEWAY_BIT, Command
+from cosmodrome.wire.requests import SendMessage, SendReply
+from cosmodrome.wire.trace import Pub
+
+# Before a further try at a broker that has failed, when there is no other.
+SAME_BROKER_PAUSE_MS = 100
+
+STATUS: Final[dict[int, SendStatus]] = {
+    ResponseCode.SUCCESS: SendStatus.SEND_OK,
+    ResponseCode.FLUSH_DISK_TIMEOUT: SendStatus.FLUSH_DISK_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE: SendStatus.SLAVE_NOT_AVAILABLE,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT: SendStatus.FLUSH_SLAVE_TIMEOUT,
+}
+# Refusals that another broker, or this one a moment later, may not repeat.
+RETRIED_CODES: Final = frozenset(
+    {
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.NO_BUYER_ID,
+        ResponseCode.NOT_IN_CURRENT_UNIT,
+        ResponseCode.GO_AWAY,
+    }
+)
+_SEND = int(RequestCode.SEND_MESSAGE_V2)
+_SEND_BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
+
+
+class Sending:
+    """The way of a producer's messages to the brokers."""
+
+    def __init__(
+        self,
+        group: str,
+        plain_group: str,
+        namespace: str,
+        instance: Instance,
+        clock: Clock,
+        options: ProducerOptions,
+        *,
+        max_tries: int,
+    ) -> None:
+        self._group = group
+        self._plain_group = plain_group  # without the namespace
+        self._namespace = namespace
+        self._instance = instance
+        self._clock = clock
+        self._options = options
+        self._tries = {SendMode.SYNC: max_tries, SendMode.ASYNC: options.max_async_tries}
+        self._faults = Faults(options.latency_ms, options.avoided_ms) if options.avoid_slow_brokers else None
+        self._is_watched = bool(options.send_hooks or options.check_forbidden)
+        self.turns = Turns(self._faults)
+        self.tracer: Tracer | None = None
+
+    # --- where to
+
+    async def route(self, topic: str, deadline: float) -> TopicRoute:
+        return self._instance.routes.find(topic) or await self._ask_route(topic, deadline)
+
+    async def _ask_route(self, topic: str, deadline: float) -> TopicRoute:
+        seconds = deadline - now()
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._instance.routes.topic(topic)
+        except RouteNotFound:
+            self._instance.routes.forget(topic)  # a mistyped name is not asked for for ever
+            raise UnknownTopic(unwrap_topic(self._namespace, topic)) from None
+        except TimeoutError:
+            raise CallTimeout("every name server", seconds * 1000) from None
+
+    def next_queue(self, topic: str, queues: Sequence[MessageQueue], failed_broker: str | None = None) -> MessageQueue:
+        return self.turns.next(topic, queues, self._clock.now_ms(), failed_broker)
+
+    # --- trying
+
+    async def anywhere(self, ready: Outgoing, deadline: float, mode: SendMode) -> SendResult:
+        """Send to any queue, on another broker if one fails, as long as there are tries and time."""
+        failures: list[Exception] = []
+        failed_brokers: tuple[str, ...] = ()
+        stored_unsafely: SendResult | None = None
+        for tries_left in reversed(range(self._tries[mode])):
+            route = self._instance.routes.find(ready.topic) or await self._ask_route(ready.topic, deadline)
+            queue = self.next_queue(ready.topic, route.publish_queues, failed_brokers[-1] if failed_brokers else None)
+            pause_ms = self._pause_ms(queue) if queue.broker_name in failed_brokers else 0
+            if deadline - now() <= pause_ms / 1000:
+                break
+            if pause_ms:
+                await self._clock.sleep(pause_ms)
+            seconds = deadline - now()
+            if tries_left and len(route.route.brokers) > 1:
+                seconds /= 2  # a broker that does not answer must leave time for another
+            try:
+                result = await self._try_anywhere(queue, ready, seconds, mode)
+            except BrokerError as refusal:
+                if not _is_retried(refusal, mode):
+                    if stored_unsafely is not None:
+                        return stored_unsafely
+                    raise
+                failures.append(refusal)
+            except (ConnectionFailed, CallTimeout) as error:
+                failures.append(error)
+            else:
+                if result.status is SendStatus.SEND_OK or not self._wants_safer(mode):
+                    return result
+                stored_unsafely = result
+            failed_brokers += (queue.broker_name,)
+            self._instance.routes.doubt()
+        if stored_unsafely is not None:
+            return stored_unsafely
+        counted = Counter(map(str, failures)).items()
+        tries = "; ".join(text if count == 1 else f"{text} ({count} times)" for text, count in counted)
+        tries = tries or "no time was left for a single try"
+        raise SendFailed(f"no broker took the message for {ready.messages[0].topic}: {tries}")
+
+    def _pause_ms(self, queue: MessageQueue) -> int:
+        """Before a further try at the same broker: it must be able to fare better."""
+        address = self._instance.routes.address(queue.broker_name)
+        back_off_ms = 0 if address is None else self._instance.caller.back_off_ms(address)
+        return max(SAME_BROKER_PAUSE_MS, math.ceil(back_off_ms))
+
+    def _wants_safer(self, mode: SendMode) -> bool:
+        return mode is SendMode.SYNC and self._options.retry_another_broker_when_not_store_ok
+
+    def _try_anywhere(
+        self, queue: MessageQueue, ready: Outgoing, seconds: float, mode: SendMode
+    ) -> Coroutine[Any, Any, SendResult]:
+        if self._faults is None:
+            return self.to(queue, ready, seconds, mode)
+        return self._noted(self._faults, queue, ready, seconds, mode)
+
+    async def _noted(
+        self, faults: Faults, queue: MessageQueue, ready: Outgoing, seconds: float, mode: SendMode
+    ) -> SendResult:
+        """One try whose duration is remembered of the broker."""
+        began = now()
+        failed = False
+        try:
+            return await self.to(queue, ready, seconds, mode)
+        except BrokerError as refusal:
+            failed = refusal.code in RETRIED_CODES  # any other speaks of the message, not of the broker
+            raise
+        except (ConnectionFailed, CallTimeout):
+            failed = True
+            raise
+        finally:
+            faults.note(queue.broker_name, (now() - began) * 1000, self._clock.now_ms(), failed=failed)
+
+    def to(
+        self, queue: MessageQueue, ready: Outgoing, seconds: float, mode: SendMode
+    ) -> Coroutine[Any, Any, SendResult]:
+        """One try: send to this queue, and to no other."""
+        address = self._instance.master(queue.broker_name)
+        if self._is_watched:
+            return self._watched(queue, ready, address, seconds, mode)
+        return self._try(queue, ready, address, seconds)
+
+    async def _try(self, queue: MessageQueue, ready: Outgoing, address: str, seconds: float) -> SendResult:
+        tracer = self.tracer
+        began_ms = self._clock.now_ms() if tracer is not None else 0
+        try:
+            reply = await self._instance.caller.call(address, self._command(ready, queue), max(seconds, 0) * 1000)
+            status = STATUS.get(reply.code)
+            if status is None:
+                raise BrokerError(reply.code, reply.remark or "", address)
+        except CosmodromeError:
+            if tracer is not None:
+                self._trace(tracer, ready, address, began_ms, None)
+            raise
+        stored = SendReply.decode(reply)
+        if tracer is not None:
+            self._trace(tracer, ready, address, began_ms, stored)
+        return SendResult(
+            status,
+            ready.unique_id,
+            stored.msg_id,
+            self._shown(queue, ready.messages[0].topic, stored.queue_id),
+            stored.queue_offset,
+            stored.transaction_id or "",
+            stored.recall_handle or "",
+        )
+
+    @staticmethod
+    def _shown(queue: MessageQueue, topic: str, queue_id: int) -> MessageQueue:
+        """The queue as the application knows it; nearly always that is the one it was sent to."""
+        if queue.queue_id == queue_id and queue.topic == topic:
+            return queue
+        return MessageQueue(topic, queue.broker_name, queue_id)
+
+    async def oneway(self, queue: MessageQueue, ready: Outgoing) -> None:
+        """Hand over to the connection; nothing tells whether it arrived."""
+        address = self._instance.master(queue.broker_name)
+        context = self._context(queue, ready, address, SendMode.ONEWAY) if self._is_watched else None
+        if context is not None:
+            ready = self._allowed(context, ready)
+        command = self._command(ready, queue)
+        command.flag |= ONEWAY_BIT
+        try:
+            await self._instance.caller.oneway(address, command)
+        except BaseException as error:
+            self._tell_after(context, None, error)
+            raise
+        self._tell_after(context, None, None)
+
+    # --- hooks
+
+    async def _watched(
+        self, queue: MessageQueue, ready: Outgoing, address: str, seconds: float, mode: SendMode
+    ) -> SendResult:
+        context = self._context(queue, ready, address, mode)
+        ready = self._allowed(context, ready)
+        try:
+            result = await self._try(queue, ready, address, seconds)
+        except BaseException as error:
+            self._tell_after(context, None, error)
+            raise
+        self._tell_after(context, result, None)
+        return result
+
+    def _context(self, queue: MessageQueue, ready: Outgoing, address: str, mode: SendMode) -> SendContext:
+        shown = self._shown(queue, ready.messages[0].topic, queue.queue_id)
+        return SendContext(self._plain_group, ready.messages, shown, address, mode, ready.unique_id, self._namespace)
+
+    def _allowed(self, context: SendContext, ready: Outgoing) -> Outgoing:
+        """What is to be sent once all hooks have seen it; those that forbid are asked first."""
+        for check in self._options.check_forbidden:
+            check(context)
+        hooks.tell([hook.before_send for hook in self._options.send_hooks], context)
+        if not context.properties or ready.is_batch:
+            return ready
+        return ready._replace(properties=outgoing.with_properties(ready.properties, context.properties))
+
+    def _tell_after(self, context: SendContext | None, result: SendResult | None, error: BaseException | None) -> None:
+        if context is not None:
+            context.result, context.error = result, error
+            hooks.tell([hook.after_send for hook in self._options.send_hooks], context)
+
+    # --- what goes out, and what is written down
+
+    def _command(self, ready: Outgoing, queue: MessageQueue) -> Command:
+        options = self._options
+        header = SendMessage(
+            self._group,
+            ready.topic,
+            options.template_topic,
+            options.new_topic_queues,
+            queue.queue_id,
+            ready.sys_flag,
+            self._clock.now_ms(),
+            ready.flag,
+            ready.properties,
+            0,
+            batch=ready.is_batch,
+            broker_name=queue.broker_name,
+        )
+        return Command(_SEND_BATCH if ready.is_batch else _SEND, header.lettered_fields(), ready.body)
+
+    def _trace(self, tracer: Tracer, ready: Outgoing, address: str, began_ms: int, stored: SendReply | None) -> None:
+        """Write down how a try ended; `stored` is None if it failed. A broker may ask not to."""
+        if stored is not None and stored.trace_on is False:
+            return
+        properties = properties_string.decode(ready.properties)
+        keys = properties.get(Property.KEYS, "")
+        record = Pub(
+            began_ms,
+            (stored and stored.msg_region) or "",
+            self._plain_group,
+            ready.messages[0].topic,
+            ready.unique_id,
+            properties.get(Property.TAGS, ""),
+            keys,
+            address,
+            len(ready.body),
+            self._clock.now_ms() - began_ms,
+            outgoing.traced_type(properties),
+            stored.msg_id if stored is not None else "",
+            success=stored is not None,
+        )
+        tracer.note(record, ready.unique_id, keys)
+
+
+def _is_retried(refusal: BrokerError, mode: SendMode) -> bool:
+    """In the background only what the network did is tried again, never what a broker said: so does Java."""
+    return mode is SendMode.SYNC and refusal.code in RETRIED_CODES
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,114 @@
+"""Having a broker deliver a message again later."""
+
+from __future__ import annotations
+
+import logging
+import random
+from dataclasses import dataclass
+
+from cosmodrome.client.instance import Instance
+from cosmodrome.client.namespaces import wrap_topic
+from cosmodrome.client.retry_copies import FIRST_RETRY_LEVEL, retry_copy
+from cosmodrome.client.sending import STATUS
+from cosmodrome.clock import Clock
+from cosmodrome.codes import RequestCode
+from cosmodrome.errors import BrokerError, CosmodromeError
+from cosmodrome.model import MessageModel, ReceivedMessage, retry_topic
+from cosmodrome.wire.command import Command
+from cosmodrome.wire.requests import SendBack
+
+log = logging.getLogger(__name__)
+
+SEND_BACK_TIMEOUT_MS = 5_000
+# Delay levels that are none: the broker takes a longer one each time, or the message is not to come again.
+BROKER_DECIDES_DELAY = 0
+DEAD_LETTER = -1
+# What its broker did not take back is handed out here again after this.
+LOCAL_RETRY_MS = 5_000
+COPY_TRIES = 3
+COPY_TIMEOUT_MS = 1_000  # each
+
+
+@dataclass(frozen=True, slots=True)
+class SendsBack:
+    """Of one group; the group's own limit of deliveries counts unless `max_reconsume_times` is given.
+
+    Its own broker does that best, since it has the message. If it is away, or has the message no more, any broker is
+    given a copy.
+    """
+
+    instance: Instance
+    clock: Clock
+    group: str
+    model: MessageModel
+    namespace: str = ""
+    max_reconsume_times: int | None = None
+
+    async def __call__(self, message: ReceivedMessage, delay_level: int) -> bool:
+        """Whether a broker agreed."""
+        if self.model is MessageModel.BROADCASTING:
+            log.warning("%s failed and is dropped: nobody keeps what is broadcast", message.msg_id)
+            return True
+        try:
+            await self.send(message, delay_level)
+        except CosmodromeError as error:
+            log.info("%s was not taken back: %s", message.msg_id, error)
+            return False
+        except Exception:  # a hook may raise anything, and the message must not be left to nobody
+            log.exception("%s was not taken back", message.msg_id)
+            return False
+        return True
+
+    async def send(self, message: ReceivedMessage, delay_level: int) -> None:
+        """CosmodromeError says why its broker did not agree, when no other did."""
+        try:
+            await self._send_back(message, delay_level)
+        except CosmodromeError as error:
+            log.info("%s was not taken back, so a copy is sent: %s", message.msg_id, error)
+            if not await self._send_copy(message, delay_level):
+                raise
+
+    async def _send_back(self, message: ReceivedMessage, delay_level: int) -> None:
+        header = SendBack(
+            message.commit_log_offset,
+            self.group,
+            delay_level,
+            origin_msg_id=message.msg_id,
+            origin_topic=wrap_topic(self.namespace, message.topic),
+            max_reconsume_times=self.max_reconsume_times,
+        )
+        address = self.instance.master(message.queue.broker_name)
+        request = Command.request(RequestCode.CONSUMER_SEND_MSG_BACK, header)
+        await self.instance.ask(address, request, SEND_BACK_TIMEOUT_MS)
+
+    async def _send_copy(self, message: ReceivedMessage, delay_level: int) -> bool:
+        """Whether a broker took it; other brokers first."""
+        try:
+            route = await self.instance.routes.topic(retry_topic(self.group))
+        except CosmodromeError as error:
+            log.info("no broker is known for the copy: %s", error)
+            return False
+        names = {queue.broker_name for queue in route.publish_queues}
+        in_turn = sorted(random.sample(sorted(names), len(names)), key=message.queue.broker_name.__eq__)
+        for broker_name in in_turn[:COPY_TRIES]:
+            try:
+                await self._hand_over(broker_name, self._copy(message, delay_level))
+                return True
+            except CosmodromeError as error:
+                log.info("%s was not taken as a copy: %s", message.msg_id, error)
+        return False
+
+    def _copy(self, message: ReceivedMessage, delay_level: int) -> Command:
+        """One delivery more; beyond the limit, the broker puts it among the dead letters."""
+        times = message.reconsume_times
+        limit = times if delay_level == DEAD_LETTER else self.max_reconsume_times
+        level = delay_level if delay_level > 0 else FIRST_RETRY_LEVEL + times
+        topic = wrap_topic(self.namespace, message.topic)
+        header, body = retry_copy(message, self.group, topic, level, times + 1, limit, self.clock.now_ms())
+        return Command.request(RequestCode.SEND_MESSAGE, header, body)
+
+    async def _hand_over(self, broker_name: str, copy: Command) -> None:
+        address = self.instance.master(broker_name)
+        reply = await self.instance.caller.call(address, copy, COPY_TIMEOUT_MS)
+        if reply.code not in STATUS:
+            raise BrokerError(reply.code, reply.remark or "", address)

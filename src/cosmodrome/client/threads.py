@@ -1,0 +1,102 @@
+"""Threads for the application's functions."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class _Job(NamedTuple):
+    future: Future[Any]
+    function: Callable[[], Any]
+
+
+class DaemonThreads(Executor):
+    """Up to `max_threads` threads, started when needed.
+
+    The standard pool makes the end of the interpreter wait for every function that runs, and refuses further ones while
+    the rest of the program still goes on. These just end with the process: a function that hangs does not keep it.
+    """
+
+    def __init__(self, max_threads: int, name: str) -> None:
+        self._max_threads = max_threads
+        self._names = (f"{name}-{number}" for number in itertools.count())
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        self._changing = threading.Lock()
+        self._count = 0
+        self._is_shut = False
+
+    def start(self, count: int) -> None:
+        """Have this many threads ready."""
+        with self._changing:
+            while self._count < min(count, self._max_threads):
+                self._start_one()
+
+    def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        future: Future[T] = Future()
+        with self._changing:
+            if self._is_shut:
+                raise RuntimeError("these threads are shut down")
+            self._jobs.put(_Job(future, lambda: function(*args, **kwargs)))
+            if not self._idle.acquire(blocking=False) and self._count < self._max_threads:
+                self._start_one()
+        return future
+
+    def _start_one(self) -> None:
+        self._count += 1
+        threading.Thread(target=self._work, name=next(self._names), daemon=True).start()
+
+    def _work(self) -> None:
+        while (job := self._next()) is not None:
+            future, function = job
+            if future.set_running_or_notify_cancel():
+                try:
+                    result = function()
+                except StopIteration as error:  # an asyncio future can't carry it, and who waits would wait for ever
+                    future.set_exception(_caused_by(error))
+                except BaseException as error:
+                    future.set_exception(error)
+                else:
+                    future.set_result(result)
+                    del result
+            del job, future, function  # a thread that waits holds on to nothing
+
+    def _next(self) -> _Job | None:
+        try:
+            return self._jobs.get_nowait()
+        except Empty:
+            self._idle.release()
+            return self._jobs.get()
+
+    def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:
+        """Take no more; what runs is never waited for, whatever `wait` says."""
+        with self._changing:
+            self._is_shut = True
+            if cancel_futures:
+                self._cancel_waiting()
+            for _ in range(self._count):
+                self._jobs.put(None)
+
+    def _cancel_waiting(self) -> None:
+        while True:
+            try:
+                job = self._jobs.get_nowait()
+            except Empty:
+                return
+            if job is not None:
+                job.future.cancel()
+
+
+def _caused_by(error: StopIteration) -> RuntimeError:
+    """As a coroutine raises it."""
+    raised = RuntimeError("a function raised StopIteration")
+    raised.__cause__ = error
+    return raised

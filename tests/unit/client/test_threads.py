@@ -1,0 +1,82 @@
+"""Threads that run the application's functions and do not keep the process."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future, wait
+
+import pytest
+
+from cosmodrome.client.threads import DaemonThreads
+
+PATIENCE_SECONDS = 30
+
+
+def results(futures: list[Future[int]]) -> list[int]:
+    return [future.result(PATIENCE_SECONDS) for future in futures]
+
+
+def test_results_and_errors_come_back() -> None:
+    threads = DaemonThreads(2, "t")
+    assert results([threads.submit(pow, number, 2) for number in range(10)]) == [number**2 for number in range(10)]
+    with pytest.raises(ZeroDivisionError):
+        threads.submit(divmod, 1, 0).result(PATIENCE_SECONDS)
+    assert threads.submit(lambda: threading.current_thread().daemon).result(PATIENCE_SECONDS)
+    threads.shutdown()
+
+
+def test_stop_iteration_comes_back_as_what_a_future_can_carry() -> None:
+    threads = DaemonThreads(1, "t")
+    with pytest.raises(RuntimeError, match="StopIteration") as raised:
+        threads.submit(next, iter(())).result(PATIENCE_SECONDS)
+    assert isinstance(raised.value.__cause__, StopIteration)
+    threads.shutdown()
+
+
+def test_as_many_run_at_once_as_there_may_be_threads_and_no_more() -> None:
+    threads, together = DaemonThreads(3, "t"), threading.Barrier(3)
+    results([threads.submit(together.wait, PATIENCE_SECONDS) for _ in range(3)])
+    names = {threads.submit(lambda: threading.current_thread().name).result(PATIENCE_SECONDS) for _ in range(20)}
+    assert names <= {"t-0", "t-1", "t-2"}
+    threads.shutdown()
+
+
+def test_a_thread_that_is_idle_is_used_again() -> None:
+    threads = DaemonThreads(8, "t")
+    before = threading.active_count()
+    for _ in range(50):
+        threads.submit(int).result(PATIENCE_SECONDS)
+    assert threading.active_count() - before <= 2  # a thread says that it is idle a moment after its result is there
+    threads.shutdown()
+
+
+def test_threads_can_be_there_in_advance() -> None:
+    threads = DaemonThreads(4, "in-advance")
+    threads.start(3)
+    assert sum(thread.name.startswith("in-advance-") for thread in threading.enumerate()) == 3
+    threads.shutdown()
+
+
+def test_a_shutdown_cancels_what_waits_and_does_not_wait_for_what_runs() -> None:
+    threads, running, may_end = DaemonThreads(1, "t"), threading.Event(), threading.Event()
+
+    def work() -> None:
+        running.set()
+        may_end.wait(PATIENCE_SECONDS)
+
+    first, second = threads.submit(work), threads.submit(int)
+    assert running.wait(PATIENCE_SECONDS)
+    threads.shutdown(cancel_futures=True)
+    assert second.cancelled()
+    assert not first.done()
+    with pytest.raises(RuntimeError, match="shut down"):
+        threads.submit(int)
+    may_end.set()
+    wait([first], PATIENCE_SECONDS)
+
+
+def test_a_shutdown_does_what_was_taken_before_unless_told_otherwise() -> None:
+    threads = DaemonThreads(1, "t")
+    futures = [threads.submit(pow, number, 2) for number in range(5)]
+    threads.shutdown()
+    assert results(futures) == [0, 1, 4, 9, 16]
