@@ -6,6 +6,7 @@ import json
 import platform
 import sys
 import tempfile
+import time
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import micro
+from benchmarks.clients import ASYNC_FOR, ITERATION_BUDGET, PUSH, ClientFigure, measure_clients
 from benchmarks.load import LoadError
 from benchmarks.measure import (
     FULL,
@@ -29,14 +31,20 @@ from benchmarks.measure import (
     measure_start,
 )
 from benchmarks.profiling import profile
-from benchmarks.targets import Target, start_apache, start_ours, why_no_apache
-from benchmarks.workloads import WORKLOADS, Workload
+from benchmarks.targets import Target, machine_busy_s, start_apache, start_ours, why_no_apache
+from benchmarks.workloads import QUEUES, WORKLOADS, Workload
+from cosmodrome.errors import ConfigError
+from cosmodrome.spark.sessions import require_spark
 from interop.child import ChildError
 from interop.setup import SERVER_VERSIONS
 
 NO_APACHE = "none"
+SPARK = "spark"
 RESULTS_FILE = "bench.json"
+CLIENT_TOPIC = "bench-clients"
+CLIENT_MESSAGES = 100_000
 QUIET_CORES = 0.2  # what others may use before figures suffer
+QUIET_SAMPLE_S = 2.0
 SLUGS = tuple(workload.slug for workload in WORKLOADS)
 
 Rows = list[list[Figure]]  # one list per workload: ours first, then Apache's if it ran
@@ -52,7 +60,8 @@ Rows = list[list[Figure]]  # one list per workload: ours first, then Apache's if
     show_default=True,
     help="Version of Apache's broker to run beside ours; its jars come from Maven Central.",
 )
-@click.option("--only", type=click.Choice(SLUGS), multiple=True, help="Only this workload; may be given again.")
+@click.option("--only", type=click.Choice([*SLUGS, SPARK]), multiple=True, help="Only this; may be given again.")
+@click.option("--spark/--no-spark", default=True, help="Measure Spark too, where it and Java are.  [default: yes]")
 @click.option("--profile", "profiled", type=click.Choice(SLUGS), help="Instead, show where our broker's time goes.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="json also writes a file.")
 @click.option("--file", default=RESULTS_FILE, show_default=True, help="The file that -o json writes.")
@@ -61,6 +70,7 @@ def main(
     seconds: float | None,
     apache: str,
     only: tuple[str, ...],
+    spark: bool,
     profiled: str | None,
     output: str,
     file: str,
@@ -76,7 +86,11 @@ def main(
                 show_profile(console, find_workload(profiled), Path(home), effort)
             else:
                 workloads = [workload for workload in WORKLOADS if not only or workload.slug in only]
-                figures = run(console, workloads, apache, Path(home), effort, whole=not only)
+                figures: dict[str, object] = {"python": platform.python_version(), "seconds": effort.seconds}
+                if not only or workloads:
+                    figures |= run(console, workloads, apache, Path(home), effort, whole=not only)
+                if SPARK in only or (spark and not only):
+                    figures |= run_spark(console, Path(home), smoke=smoke)
                 if output == "json":
                     Path(file).write_text(json.dumps(figures, indent=2) + "\n")
                     console.print(f"figures written to {file}")
@@ -98,19 +112,57 @@ def run(
 ) -> dict[str, object]:
     """Measure and show; `whole` includes what concerns no single workload. Returns the figures for a file."""
     smoke = effort.rounds == SMOKE.rounds
-    figures: dict[str, object] = {"python": platform.python_version(), "seconds": effort.seconds}
+    figures: dict[str, object] = {}
     if whole:
         timings = micro.run(home, smoke=smoke)
         console.print(micro_table(timings))
         started = measure_start(home, 1 if smoke else UP_STARTS)
         console.print(start_table(started))
-        figures |= {"micro_ns": timings, "start": asdict(started)}
+        clients = run_clients(home / "clients", smoke=smoke)
+        console.print(client_table(clients))
+        figures |= {"micro_ns": timings, "start": asdict(started), "clients": [asdict(figure) for figure in clients]}
     rows = run_workloads(console, workloads, apache, home, effort)
     console.print(load_table(rows))
     disturbed = max(figure.other_cores for row in rows for figure in row)
     if disturbed > QUIET_CORES and not smoke:
         console.print(f"[yellow]Not a quiet machine: others kept up to {disturbed:.1f} cores busy meanwhile.[/]")
     return figures | {"load": [figure.to_json() for row in rows for figure in row]}
+
+
+def run_clients(home: Path, *, smoke: bool) -> list[ClientFigure]:
+    with ExitStack() as stack:
+        target = start_ours(home, stack)
+        target.create_topic(CLIENT_TOPIC, QUEUES)
+        messages, rounds = (1_000, 1) if smoke else (CLIENT_MESSAGES, FULL.rounds)
+        return measure_clients(target.namesrv, CLIENT_TOPIC, messages, rounds)
+
+
+def run_spark(console: Console, home: Path, *, smoke: bool) -> dict[str, object]:
+    try:
+        require_spark()
+    except ConfigError as error:
+        console.print(f"Spark is not measured: {error}", highlight=False)
+        return {}
+    from benchmarks import spark_load, spark_report  # they need Spark
+
+    if not smoke and (disturbed := others_cores()) > QUIET_CORES:
+        console.print(f"[yellow]Not a quiet machine: others keep {disturbed:.1f} cores busy.[/]")
+    with ExitStack() as stack:
+        target = start_ours(home / "spark", stack)
+        effort = spark_load.SMOKE if smoke else spark_load.FULL
+        result = spark_load.measure_spark(
+            target, home / "spark", effort, lambda line: console.print(line, highlight=False)
+        )
+    console.print(spark_report.throughput_table(result.figures))
+    console.print(spark_report.latency_table(result.latencies))
+    return {"spark": [figure.to_json() for figure in result.figures], "spark_ms": list(map(asdict, result.latencies))}
+
+
+def others_cores() -> float:
+    """How many cores are busy while we do nothing."""
+    busy = machine_busy_s()
+    time.sleep(QUIET_SAMPLE_S)
+    return (machine_busy_s() - busy) / QUIET_SAMPLE_S
 
 
 def run_workloads(console: Console, workloads: list[Workload], apache: str, home: Path, effort: Effort) -> Rows:
@@ -177,6 +229,20 @@ def budget_cell(value: float, budget: float | None, form: str) -> str:
     if budget is None:
         return ""
     return f"[green]{budget:{form}} kept[/]" if value <= budget else f"[red]{budget:{form}} MISSED[/]"
+
+
+def client_table(figures: list[ClientFigure]) -> Table:
+    """The iteration is measured by the callback form beside it."""
+    table = Table("our clients on our broker, 128 B", title_justify="left")
+    for heading in ("a second", "client CPU µs", "budget"):
+        table.add_column(heading, justify="right")
+    push = next(figure for figure in figures if figure.title == PUSH)
+    for figure in figures:
+        budget = (
+            budget_cell(push.per_second / figure.per_second, ITERATION_BUDGET, "g") if figure.title == ASYNC_FOR else ""
+        )
+        table.add_row(figure.title, f"{figure.per_second:,.0f}", f"{figure.cpu_us:.1f}", budget)
+    return table
 
 
 def start_table(start: StartUp) -> Table:

@@ -41,6 +41,7 @@ class Target:
 
     name: str
     address: str
+    namesrv: str
     process: Child
     warm_up_s: float
 
@@ -124,7 +125,7 @@ class OurBroker(Child):
 def start_ours(home: Path, stack: ExitStack, command: Sequence[str] = OUR_COMMAND) -> Target:
     namesrv = stack.enter_context(CosmodromeNameServer(home / "namesrv"))
     broker = stack.enter_context(OurBroker(namesrv.address, home / "broker", command))
-    return Target("Cosmodrome", broker.address, broker, OUR_WARM_UP_S)
+    return Target("Cosmodrome", broker.address, namesrv.address, broker, OUR_WARM_UP_S)
 
 
 def why_no_apache(version: str) -> str | None:
@@ -152,4 +153,4 @@ def start_apache(version: str, home: Path, stack: ExitStack) -> Target:
     stack.callback(namesrv.kill)
     broker = ApacheBroker(version, namesrv.address, home / "broker", options=APACHE_OPTIONS, extra=sizes)
     stack.callback(broker.kill)
-    return Target(f"Apache {version}", broker.address, broker, APACHE_WARM_UP_S)
+    return Target(f"Apache {version}", broker.address, namesrv.address, broker, APACHE_WARM_UP_S)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from benchmarks.load import LoadError, Tape
@@ -100,10 +100,13 @@ def make_send(serializer: int) -> MakeRequest:
     return make
 
 
-def make_batch(body: bytes) -> MakeRequest:
+def make_batch(body: bytes, more: Mapping[str, str] | None = None) -> MakeRequest:
+    """Batches of equal bodies; `more` are properties that all of them have."""
+    encoded = properties.encode(more or {})
+
     def make(topic: str, connection: int, index: int) -> Command:
         first = index * BATCH
-        items = [(0, body, _message_properties(connection, first + item)) for item in range(BATCH)]
+        items = [(0, body, _message_properties(connection, first + item) + encoded) for item in range(BATCH)]
         fields = _send_header(topic, connection, properties.encode({"WAIT": "true"}), batch=True).lettered_fields()
         return Command.request(RequestCode.SEND_BATCH_MESSAGE, None, encode_batch(items), fields=fields)
 

@@ -1,0 +1,61 @@
+"""How far a stream is behind, out of what Spark reports of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from cosmodrome.spark.progress import behind, from_json
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import StreamingQueryListener
+
+
+def lag(progress: Mapping[str, Any] | None) -> dict[str, int]:
+    """How many messages of each topic are still to be read: `lag(query.lastProgress)`."""
+    total: dict[str, int] = {}
+    for source in (progress or {}).get("sources", ()):
+        end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
+        for topic, count in behind(end, latest).items():
+            total[topic] = total.get(topic, 0) + count
+    return total
+
+
+def _offsets(text: Any) -> dict[Any, int]:
+    """Of sources other than ours there are none, whatever their offsets look like."""
+    try:
+        return from_json(orjson.loads(text) if isinstance(text, str) else text or {})
+    except (ValueError, TypeError, AttributeError):
+        return {}
+
+
+def lag_listener(show: Callable[[str], None] = print) -> StreamingQueryListener:
+    """Shows rows, rate and lag of every micro-batch: `spark.streams.addListener(lag_listener())`."""
+    from pyspark.sql.streaming.listener import (
+        QueryProgressEvent,
+        QueryStartedEvent,
+        QueryTerminatedEvent,
+        StreamingQueryListener,
+    )
+
+    class Listener(StreamingQueryListener):
+        def onQueryStarted(self, event: QueryStartedEvent) -> None:
+            return
+
+        def onQueryProgress(self, event: QueryProgressEvent) -> None:
+            show(summary(event.progress))
+
+        def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+            return
+
+    return Listener()
+
+
+def summary(progress: Mapping[str, Any]) -> str:
+    """One line on a micro-batch."""
+    behind_by = ", ".join(f"{topic} {count:,}" for topic, count in sorted(lag(progress).items())) or "nothing"
+    rows, rate = progress.get("numInputRows") or 0, progress.get("processedRowsPerSecond") or 0.0
+    name = progress.get("name") or progress.get("id")
+    return f"{name}, batch {progress.get('batchId')}: {rows:,} rows, {rate:,.0f} rows/s; behind: {behind_by}"
