@@ -1,4 +1,4 @@
-# make up, make test, make check, make interop, make bench, make torture: each sets up what it needs first.
+# make up, make test, make fuzz, make demo, make check, make interop, make bench, make torture: each sets up what it needs first.
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
@@ -6,41 +6,55 @@ BIN := $(VENV)/bin
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up test check format interop bench torture clean
+.PHONY: help setup java up test fuzz demo check format interop bench torture clean
 
 help: ## Show the commands.
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
-$(VENV)/.installed: pyproject.toml scripts/setup
-	@scripts/setup "$(PYTHON)" "$(VENV)"
+# What a node needs comes in seconds; Spark and the tools are a large download, made once.
+$(VENV)/.installed: pyproject.toml scripts/setup scripts/common.sh
+	@scripts/setup "$(PYTHON)" "$(VENV)" run
 	@touch $@
 
-setup: $(VENV)/.installed ## Create .venv with everything the other commands need.
+$(VENV)/.installed-dev: $(VENV)/.installed
+	@scripts/setup "$(PYTHON)" "$(VENV)" dev
+	@touch $@
 
-up: setup ## Start name server, broker and console in the foreground.
+java:
+	@scripts/java
+
+setup: $(VENV)/.installed-dev java ## Create .venv with everything the other commands need, Java for Spark included.
+
+up: $(VENV)/.installed ## Start name server, broker and console in the foreground.
 	@exec $(BIN)/cosmodrome up $(ARGS)
 
 test: setup ## Run the tests.
 	$(BIN)/pytest -n $(WORKERS) $(ARGS)
 
-check: setup ## Lint, formatting and types.
+fuzz: setup ## Try the property tests with new examples, and many more of them.
+	$(BIN)/pytest -n $(WORKERS) -m hypothesis --hypothesis-profile=fuzz $(ARGS)
+
+demo: setup ## A million orders through a node and Spark: a streaming report and a Parquet archive (ARGS="--messages 50000").
+	@$(BIN)/python examples/spark_orders.py $(ARGS)
+
+check: $(VENV)/.installed-dev ## Lint, formatting and types.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: setup ## Let ruff put the code into shape.
+format: $(VENV)/.installed-dev ## Let ruff put the code into shape.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 interop: setup ## Meet Apache RocketMQ's own clients, brokers and name servers (needs Maven and a JDK).
 	$(BIN)/python -m interop.setup
-	$(BIN)/pytest tests/interop $(ARGS)
+	AGAINST=apache $(BIN)/pytest tests/interop tests/behaviour $(ARGS)
 
 bench: setup ## Measure, beside Apache's broker where Maven can fetch it.
 	$(BIN)/python -m benchmarks.run $(ARGS)
 
-torture: setup ## Kill stores and brokers, cut the power, thousands of times; overload (SEED=7 KILLS=2000 OVERLOAD_SECONDS=60).
+torture: $(VENV)/.installed-dev ## Kill stores and brokers, cut the power, thousands of times; overload (SEED=7 KILLS=2000 OVERLOAD_SECONDS=60).
 	SEED=$(SEED) KILLS=$(KILLS) $(BIN)/pytest -x -s tests/torture $(ARGS)
 
 clean: ## Remove what the other commands made, but not your data.
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis interop/build
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis interop/build .demo

@@ -18,12 +18,18 @@ ROWS = (
     ("store", "raft", "net", "filter"),
     ("replication", "client"),
     ("broker", "nameserver", "controller", "admin"),
-    ("cli", "console", "spark"),
+    ("spark",),
+    ("pipelines",),
+    ("cli", "console"),
 )
 ROW = {name: row for row, names in enumerate(ROWS) for name in names}
 
 # The words of row 0 are one vocabulary: they may use each other.
 WORDS = ROWS[0]
+
+# What only `pip install cosmodrome[spark]` brings, and who may import it: everything else works without.
+SPARK_PACKAGES = frozenset({"grpc", "numpy", "pandas", "py4j", "pyarrow", "pyspark", "yaml"})
+SPARK_PARTS = frozenset({"spark", "pipelines"})
 
 # Doors for users, which only show what lies behind them: `import cosmodrome`, its face without await, `python -m`.
 DOORS = {"": ("client", *WORDS), "blocking": ("client", *WORDS), "__main__": ("cli",)}
@@ -39,17 +45,23 @@ def module_of(path: Path, root: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imports(source: str, submodules: frozenset[str]) -> Iterator[tuple[int, str]]:
-    """Line and full name of every module of ours that `source` imports, at the top or inside a function."""
+def import_statements(source: str) -> Iterator[tuple[int, list[str]]]:
+    """Line and module names of every import in `source`, at the top or inside a function.
+
+    `from a import b` gives `a.b` and `a`: only the files there are can tell which of them is a module.
+    """
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            yield from ((node.lineno, [alias.name]) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            nested = [f"{node.module}.{alias.name}" for alias in node.names]
-            names = [name if name in submodules else node.module for name in nested]
-        else:
-            continue
-        yield from ((node.lineno, name) for name in names if name.split(".")[0] == "cosmodrome")
+            yield from ((node.lineno, [f"{node.module}.{alias.name}", node.module]) for alias in node.names)
+
+
+def imports(source: str, submodules: frozenset[str]) -> Iterator[tuple[int, str]]:
+    """Line and full name of every module of ours that `source` imports."""
+    for line, names in import_statements(source):
+        if names[0].split(".")[0] == "cosmodrome":
+            yield line, names[0] if names[0] in submodules else names[-1]
 
 
 def allowed(importer: str, imported: str) -> bool:
@@ -82,6 +94,16 @@ def violations(root: Path) -> list[str]:
 
 def test_imports_point_downward() -> None:
     assert violations(ROOT) == []
+
+
+def test_only_spark_needs_what_only_its_extra_brings() -> None:
+    found = [
+        f"{path.relative_to(ROOT.parent)}:{line} imports {names[-1]}"
+        for path in sorted(ROOT.rglob("*.py"))
+        for line, names in import_statements(path.read_text())
+        if names[-1].split(".")[0] in SPARK_PACKAGES and part_of(module_of(path, ROOT)) not in SPARK_PARTS
+    ]
+    assert found == []
 
 
 def test_every_part_has_a_row() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from cosmodrome import __version__
-from cosmodrome.cli import messages, serve, store, trace
+from cosmodrome.cli import messages, pipeline, serve, sql, store, trace
 from cosmodrome.errors import CosmodromeError
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
@@ -41,6 +41,8 @@ main.add_command(messages.send)
 main.add_command(messages.tail)
 main.add_command(trace.trace)
 main.add_command(store.store)
+main.add_command(pipeline.pipeline)
+main.add_command(sql.sql)
 
 if __name__ == "__main__":
     main()

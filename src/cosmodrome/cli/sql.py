@@ -1,0 +1,156 @@
+"""`cosmodrome sql`: one query over topics."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import click
+from orjson import dumps
+
+from cosmodrome.cli.access import Access, access_options, hints_at_start
+from cosmodrome.cli.options import duration, instant
+from cosmodrome.cli.output import echo_json
+from cosmodrome.cli.spark import (
+    chosen_master,
+    ends_when_interrupted,
+    master_option,
+    plain,
+    remote_option,
+    says_what_to_install,
+)
+from cosmodrome.errors import CosmodromeError
+from cosmodrome.pipelines.querying import all_topics, asked
+from cosmodrome.pipelines.running import explained, open_session
+from cosmodrome.spark.sessions import require_spark
+
+_PIPE_COLUMNS = 200
+
+
+@click.command()
+@click.argument("query")
+@click.option(
+    "--from",
+    "start",
+    default="earliest",
+    show_default=True,
+    metavar="WHEN",
+    help="earliest, a time (2030-01-31T09:00), or how long ago (1h30m).",
+)
+@click.option("--to", "end", metavar="WHEN", help="Messages stored before then; as --from.")
+@click.option(
+    "--schema",
+    default="",
+    metavar="DDL",
+    help="Bodies are JSON with these fields, which become columns: 'id long, price double'.",
+)
+@click.option("--limit", type=click.IntRange(1), help="Show at most so many rows.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json", "csv"]),
+    default="table",
+    show_default=True,
+    help="json prints one object a line.",
+)
+@master_option
+@remote_option
+@access_options
+@says_what_to_install
+def sql(
+    query: str,
+    start: str,
+    end: str | None,
+    schema: str,
+    limit: int | None,
+    output: str,
+    master: str | None,
+    remote: str | None,
+    access: Access,
+) -> None:
+    """Ask QUERY in Spark's SQL; the topics it names are its tables: "select tags, count(*) from orders group by tags".
+
+    Columns: topic, brokerName, queueId, queueOffset, keys, tags, properties, body, flag, bornTimestamp,
+    storeTimestamp, and value: the body as text. Put topics with a - or % in their name between backticks.
+    """
+    where = chosen_master(master, remote) or "local[*]"
+    require_spark(java=not where.startswith("sc://"))
+    options = {**access.spark_options, **_times(start, end)}
+    topics = _topics(access)
+    ends_when_interrupted()
+    spark = open_session("cosmodrome sql", where, {"spark.sql.shuffle.partitions": "4"})
+    ends_when_interrupted()  # Spark has put a handler of its own in place of ours
+    try:
+        rows = asked(spark, query, topics, options, schema)
+        _show(rows if limit is None else rows.limit(limit), output)
+    except CosmodromeError:
+        raise
+    except Exception as error:
+        raise explained(error) from error
+    finally:
+        spark.stop()
+
+
+def _times(start: str, end: str | None) -> dict[str, str]:
+    options = {} if start == "earliest" else {"startingTimestamp": _when(start, "--from")}
+    if options:
+        options["startingOffsetsByTimestampStrategy"] = "latest"
+    return {**options, **({"endingTimestamp": _when(end, "--to")} if end else {})}
+
+
+def _when(text: str, option: str) -> str:
+    """Milliseconds since 1970: of a moment, or of so long ago."""
+    try:
+        moment = datetime.now().astimezone() - duration(text)
+    except (click.BadParameter, OverflowError):
+        try:
+            moment = instant(text)
+        except click.BadParameter:
+            raise click.BadParameter(
+                f"{text!r}: write a time such as 2030-01-31T09:00, or how long ago, such as 1h30m", param_hint=option
+            ) from None
+    return str(max(int(moment.timestamp() * 1000), 0))
+
+
+def _topics(access: Access) -> list[str]:
+    """Asked for before Spark starts, as that takes a while."""
+    with hints_at_start():
+        return all_topics(access.spark_options)
+
+
+def _show(rows: Any, output: str) -> None:
+    if output == "json":
+        for row in rows.toLocalIterator():
+            echo_json(plain(row))
+    elif output == "csv":
+        writer = csv.writer(sys.stdout)
+        writer.writerow(rows.columns)
+        writer.writerows(_cells(rows))
+    else:
+        _show_table(rows)
+
+
+def _cells(rows: Any) -> Iterator[list[str]]:
+    for row in rows.toLocalIterator():
+        values = [plain(value) for value in row]
+        yield [
+            "" if value is None else dumps(value).decode() if isinstance(value, dict | list) else str(value)
+            for value in values
+        ]
+
+
+def _show_table(rows: Any) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE)
+    for column in rows.columns:
+        table.add_column(column, overflow="fold")
+    for row in _cells(rows):
+        table.add_row(*map(Text, row))
+    Console(width=None if sys.stdout.isatty() else _PIPE_COLUMNS).print(table)

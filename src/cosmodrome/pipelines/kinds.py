@@ -1,0 +1,191 @@
+"""The ready pipelines: what each is for, what its file may say, and which function runs it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+_FILES = ("parquet", "orc", "json", "csv")
+_ANY_SOURCE = ("rocketmq", "parquet", "orc", "json", "csv", "text", "rate")
+_ANY_SINK = ("rocketmq", "parquet", "orc", "json", "csv", "console", "memory", "noop")
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A setting of one kind of pipeline, and how it is read; ValueError says what it accepts."""
+
+    read: Callable[[Any], Any]
+    default: Any = None
+    is_path: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """`streams` is None where a pipeline may do either. Of several formats the first is the default."""
+
+    name: str
+    summary: str
+    function: str
+    source_formats: tuple[str, ...] = ()
+    sink_formats: tuple[str, ...] = ()
+    streams: bool | None = True
+    many_sources: bool = False
+    has_steps: bool = True
+    needs_checkpoint: bool = True
+    is_own: bool = False  # a user's: it may do without source and sink, and reads its options itself
+    partition_by: tuple[str, ...] = ()
+    own_source_options: frozenset[str] = frozenset()  # in lower case
+    options: Mapping[str, Option] = field(default_factory=dict)
+
+    @property
+    def template(self) -> Path:
+        return TEMPLATES / f"{self.name}.yaml"
+
+
+def _number(value: Any) -> int:
+    if isinstance(value, bool) or not str(value).isdecimal():
+        raise ValueError("it must be a whole number, 0 or more")
+    return int(value)
+
+
+def _at_least_one(value: Any) -> int:
+    if _number(value) == 0:
+        raise ValueError("it must be at least 1")
+    return int(value)
+
+
+def _one_of(*allowed: str) -> Callable[[Any], str]:
+    def read(value: Any) -> str:
+        if value not in allowed:
+            raise ValueError(f"it must be {' or '.join(allowed)}")
+        return str(value)
+
+    return read
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("it must be true or false")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("it must be text")
+    return value.strip()
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    names = value if isinstance(value, list) else _text(value).split(",")
+    return tuple(_text(name) for name in names if name)
+
+
+_READY = (
+    Kind(
+        "archive",
+        "topics to Parquet by date and topic, exactly once",
+        "cosmodrome.pipelines.archive:archive",
+        source_formats=("rocketmq",),
+        sink_formats=_FILES,
+        partition_by=("date", "topic"),
+    ),
+    Kind(
+        "replay",
+        "Parquet, or a time range of a topic, to a topic again, at a chosen rate",
+        "cosmodrome.pipelines.replay:replay",
+        source_formats=("rocketmq", "parquet", "orc"),
+        sink_formats=("rocketmq",),
+        streams=None,
+        needs_checkpoint=False,
+        own_source_options=frozenset({"endingtimestamp"}),
+        options={
+            "rate": Option(_number, 0),
+            "tasks": Option(_at_least_one, 1),
+            "queues": Option(_one_of("hashed", "same", "any"), "hashed"),
+        },
+    ),
+    Kind(
+        "transform",
+        "streaming SQL between topics: filters, windows, watermarks, joins",
+        "cosmodrome.pipelines.transform:transform",
+        source_formats=_ANY_SOURCE,
+        sink_formats=_ANY_SINK,
+        many_sources=True,
+    ),
+    Kind(
+        "store-scan",
+        "raw store folders to Parquet, without a broker",
+        "cosmodrome.pipelines.store_scan:store_scan",
+        source_formats=("rocketmq-store",),
+        sink_formats=_FILES,
+        streams=False,
+        needs_checkpoint=False,
+        partition_by=("date", "topic"),
+    ),
+    Kind(
+        "trace-report",
+        "latencies, failures and lost messages out of traces, as tables and a page",
+        "cosmodrome.pipelines.trace_report:trace_report",
+        source_formats=("rocketmq", "parquet", "orc", "rocketmq-store"),
+        sink_formats=_FILES,
+        streams=False,
+        has_steps=False,
+        needs_checkpoint=False,
+        options={
+            "html": Option(_text, "", is_path=True),
+            "slowest": Option(_at_least_one, 10),
+            "graceSeconds": Option(_number, 60),
+        },
+    ),
+    Kind(
+        "dead-letters",
+        "what groups have given up: by group, topic and age; and sending it again",
+        "cosmodrome.pipelines.dead_letters:dead_letters",
+        source_formats=("rocketmq",),
+        sink_formats=("rocketmq",),
+        streams=False,
+        has_steps=False,
+        needs_checkpoint=False,
+        options={
+            "report": Option(_text, "", is_path=True),
+            "reportFormat": Option(_one_of(*_FILES), "parquet"),
+            "samples": Option(_at_least_one, 3),
+            "where": Option(_text, ""),
+            "redrive": Option(_flag, False),
+            "state": Option(_text, "", is_path=True),
+            "exactlyOnce": Option(_flag, True),
+        },
+    ),
+    Kind(
+        "audit",
+        "what was produced against what each group consumed: gaps, duplicates, lag",
+        "cosmodrome.pipelines.audit:audit",
+        source_formats=("rocketmq",),
+        sink_formats=_FILES,
+        streams=False,
+        has_steps=False,
+        needs_checkpoint=False,
+        options={"groups": Option(_names, ()), "html": Option(_text, "", is_path=True)},
+    ),
+)
+KINDS: Mapping[str, Kind] = {kind.name: kind for kind in _READY}
+
+
+def own_kind(function: str) -> Kind:
+    """A user's own pipeline: module:function."""
+    formats = tuple(dict.fromkeys((*_ANY_SOURCE, "rocketmq-store")))
+    return Kind(
+        function,
+        "your own",
+        function,
+        source_formats=formats,
+        sink_formats=_ANY_SINK,
+        streams=None,
+        many_sources=True,
+        needs_checkpoint=False,
+        is_own=True,
+    )

@@ -1,0 +1,274 @@
+"""What a pipeline's file may say, and what is told when it says something else."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cosmodrome.errors import ConfigError
+from cosmodrome.pipelines.definition import INPUT, Step, Trigger, Watermark, changed, load, parse
+from cosmodrome.pipelines.kinds import KINDS
+
+HERE = Path("/jobs")
+ARCHIVE: dict[str, Any] = {
+    "pipeline": "archive",
+    "source": {"nameServer": "127.0.0.1:9876", "subscribe": "orders"},
+    "sink": {"path": "archive"},
+    "checkpoint": "marks",
+}
+TRANSFORM: dict[str, Any] = {
+    "pipeline": "transform",
+    "source": {"nameServer": "127.0.0.1:9876", "subscribe": "orders"},
+    "sink": {"nameServer": "127.0.0.1:9876", "topic": "totals"},
+    "checkpoint": "marks",
+}
+
+
+def refused(document: Any, **more: Any) -> str:
+    with pytest.raises(ConfigError) as refusal:
+        parse({**document, **more} if isinstance(document, dict) else document, HERE)
+    assert "\n" not in str(refusal.value)
+    return str(refusal.value)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_template_names_every_option_of_its_pipeline(name: str) -> None:
+    text = KINDS[name].template.read_text(encoding="utf-8")
+    assert [option for option in KINDS[name].options if f" {option}:" not in text] == []
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_template_is_a_pipeline_with_its_sections(name: str) -> None:
+    pipeline = load(KINDS[name].template)
+    assert (pipeline.kind.name, pipeline.name) == (name, name)
+    assert len(KINDS[name].summary) < 80
+
+
+def test_the_least_a_pipeline_says() -> None:
+    pipeline = parse(ARCHIVE, HERE)
+    assert pipeline.name == "archive"
+    assert list(pipeline.sources) == [INPUT]
+    assert pipeline.source.options["subscribe"] == "orders"
+    assert pipeline.sink is not None
+    assert (pipeline.sink.format, pipeline.sink.partition_by) == ("parquet", ("date", "topic"))
+    assert (pipeline.trigger, pipeline.master) == (Trigger(), "local[*]")
+
+
+def test_relative_paths_begin_at_the_files_folder() -> None:
+    pipeline = parse(ARCHIVE, HERE)
+    assert pipeline.checkpoint == "/jobs/marks"
+    assert pipeline.sink is not None
+    assert pipeline.sink.options["path"] == "/jobs/archive"
+    far = parse({**ARCHIVE, "checkpoint": "s3a://bucket/marks", "sink": {"path": "/data"}}, HERE)
+    assert far.checkpoint == "s3a://bucket/marks"
+    assert far.sink is not None
+    assert far.sink.options["path"] == "/data"
+
+
+def test_steps_triggers_and_watermarks() -> None:
+    source = {**TRANSFORM["source"], "watermark": {"column": "at", "delay": "1 minute"}, "schema": "at timestamp"}
+    pipeline = parse(
+        {
+            **TRANSFORM,
+            "source": source,
+            "steps": [{"sql": "select 1"}, {"name": "rich", "python": "my.steps:enrich"}],
+            "trigger": {"processingTime": "10 seconds"},
+            "spark": {"sql.shuffle.partitions": 4, "spark.ui.enabled": True, 1: 2},
+        },
+        HERE,
+    )
+    assert pipeline.steps == (Step("step1", sql="select 1"), Step("rich", python="my.steps:enrich"))
+    assert pipeline.trigger.arguments() == {"processingTime": "10 seconds"}
+    assert pipeline.source.watermark == Watermark("at", "1 minute")
+    assert pipeline.spark == {"spark.sql.shuffle.partitions": "4", "spark.ui.enabled": "true", "spark.1": "2"}
+    for word in ("availableNow", "once"):
+        assert parse({**TRANSFORM, "trigger": word}, HERE).trigger.arguments() == {"availableNow": True}
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ({"sorce": {}}, "sorce is unknown (did you mean source?); there are name, pipeline, source"),
+        ({"pipeline": "archiv"}, "there is no such pipeline (did you mean archive?); there are archive, replay"),
+        ({"pipeline": None}, "pipeline is missing; it is one of archive"),
+        ({"source": None}, "source is missing"),
+        ({"source": None, "subscribe": "orders"}, "subscribe is unknown; there are name, pipeline, source"),
+        ({"source": "orders"}, "source is 'orders': it must have keys of its own"),
+        ({"source": {"nameServer": "x:1", "subscibe": "orders"}}, "source: "),
+        (
+            {"source": {"nameServer": "x:1", "subscribe": "a", "startingOfsets": "latest"}},
+            "did you mean startingOffsets?",
+        ),
+        ({"source": {"nameServer": "x:1", "subscribe": "a", "endingOffsets": "latest"}}, "a stream has no end"),
+        ({"source": {"format": "kafka"}}, "source.format is 'kafka': it must be rocketmq"),
+        ({"sources": {}}, "give source or sources, not both"),
+        ({"sink": None}, "sink is missing"),
+        ({"sink": {"format": "parquet"}}, "sink.path is missing"),
+        ({"sink": {"format": "parquet", "path": " "}}, "sink.path is missing"),
+        ({"sink": {"format": "parket", "path": "x"}}, "(did you mean parquet?)"),
+        ({"sink": {"path": {"a": 1}}}, "sink.path is {a}: it must be text or a number"),
+        ({"checkpoint": None}, "checkpoint is missing"),
+        (
+            {"trigger": "sometimes"},
+            "trigger is 'sometimes': it must be availableNow, once, or processingTime: 10 seconds",
+        ),
+        ({"trigger": {"processingTime": "soon"}}, "it must be a time span such as 10 seconds"),
+        ({"master": "lokal"}, "master is 'lokal': it must be local, local[2], local[*], yarn, spark://host:7077"),
+        ({"master": "local[0]"}, "master is 'local[0]': it must be local"),
+        (
+            {"source": {**ARCHIVE["source"], "startingTimestamp": date(2030, 1, 1)}},
+            "it must be milliseconds since 1970",
+        ),
+        ({"source": {**ARCHIVE["source"], "startingOffsets": {"orders": {}}}}, "JSON stands between quotes"),
+        ({"spark": ["a"]}, "spark is ['a']: it must have keys of its own"),
+        ({"options": {"rate": 3}}, "options.rate is unknown; there are none"),
+        ({"steps": {"sql": "x"}}, "steps is {sql}: it must be a list"),
+        ({"steps": [{"sql": "x", "python": "a:b"}]}, "step 1 must have either sql or python"),
+        ({"steps": [{"sgl": "x"}]}, "step 1 has the unknown key sgl"),
+        ({"steps": [{"python": "enrich"}]}, "python is module:function"),
+        ({"steps": [{"sql": "x", "name": "a b"}]}, "cannot be a view"),
+        ({"steps": [{"sql": "x", "name": "input"}]}, "the name input is taken"),
+        ({"steps": [{"sql": "x", "name": "a"}, {"sql": "y", "name": "a"}]}, "two steps are named a"),
+        ({"name": "${NO_SUCH_NAME}"}, "the environment has no variable NO_SUCH_NAME"),
+    ],
+)
+def test_what_cannot_be_is_named(more: dict[str, Any], text: str) -> None:
+    assert text in refused(ARCHIVE, **more)
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ({"sink": {"nameServer": "x:1", "topc": "t"}}, "sink: the option topc is unknown; did you mean topic?"),
+        ({"sink": {"nameServer": "x:1", "topic": "t", "mode": "overwrite"}}, "a topic can only be appended to"),
+        ({"source": {**TRANSFORM["source"], "watermark": "at"}}, "source.watermark is 'at'"),
+        ({"source": None, "sources": {"a b": TRANSFORM["source"]}}, "'a b' cannot be a view"),
+        ({"source": None, "sources": {7: TRANSFORM["source"]}}, "7 cannot be a view"),
+        ({"source": None, "sources": {"a": {"nameServer": "x:1"}}}, "sources.a: give exactly one of"),
+    ],
+)
+def test_what_a_transformation_cannot_be(more: dict[str, Any], text: str) -> None:
+    assert text in refused(TRANSFORM, **more)
+
+
+@pytest.mark.parametrize("document", [None, [], "text", 3])
+def test_what_is_no_pipeline_at_all(document: Any) -> None:
+    assert "a pipeline is a YAML file with the keys: name" in refused(document)
+
+
+def test_of_a_pipeline_of_ones_own_only_the_frame_is_checked() -> None:
+    pipeline = parse({"pipeline": "my.module:job", "options": {"days": 3}}, HERE)
+    assert (pipeline.kind.function, pipeline.options, pipeline.sink) == ("my.module:job", {"days": "3"}, None)
+
+
+def test_a_replay_may_end_and_has_options() -> None:
+    document: dict[str, Any] = {
+        "pipeline": "replay",
+        "source": {"nameServer": "x:1", "subscribe": "a", "startingTimestamp": 5, "endingTimestamp": 9},
+        "sink": {"nameServer": "x:1", "topic": "b"},
+        "options": {"rate": 100},
+    }
+    assert parse(document, HERE).options == {"rate": 100, "tasks": 1, "queues": "hashed"}
+    assert "the option endingTimestamp is 'soon'" in refused(
+        {**document, "source": {**document["source"], "endingTimestamp": "soon"}}
+    )
+    assert "options.rate is -1: it must be a whole number" in refused({**document, "options": {"rate": -1}})
+    assert "it must be hashed or same or any" in refused({**document, "options": {"queues": "x"}})
+    assert "the pipeline replay reads what is there and ends" in refused(
+        {**document, "trigger": {"processingTime": "10 seconds"}}
+    )
+    source = {"nameServer": "x:1", "subscribe": "a", "endingtimestamp": "soon"}
+    assert "the option endingTimestamp is 'soon'" in refused({**document, "source": source})
+    assert parse(document, HERE).source.option("ENDINGtimestamp") == "9"
+
+
+def test_several_values_may_be_a_list() -> None:
+    source = {**ARCHIVE["source"], "subscribe": ["orders", "payments"]}
+    assert parse({**ARCHIVE, "source": source}, HERE).source.options["subscribe"] == "orders,payments"
+
+
+@pytest.mark.parametrize(
+    "master", ["local", "local[4]", "local[*]", "local[2,3]", "yarn", "spark://h:1", "k8s://https://h"]
+)
+def test_where_spark_may_run(master: str) -> None:
+    assert parse({**ARCHIVE, "master": master}, HERE).master == master
+
+
+def test_variables_of_the_environment_are_filled_in() -> None:
+    source = {**ARCHIVE["source"], "accessKey": "me", "secretKey": "${SECRET}"}
+    assert parse({**ARCHIVE, "source": source}, HERE, {"SECRET": "s3"}).source.options["secretKey"] == "s3"
+
+
+def test_values_set_from_outside() -> None:
+    document = changed(ARCHIVE, "source.subscribe=payments")
+    document = changed(document, "source.fetchOffset.numRetries=3")
+    document = changed(document, "trigger=availableNow")
+    document = changed(document, "spark.sql.shuffle.partitions=2")
+    document = changed(document, "sources.orders.subscribe=x")
+    assert document["source"] == {**ARCHIVE["source"], "subscribe": "payments", "fetchOffset.numRetries": 3}
+    assert document["spark"] == {"sql.shuffle.partitions": 2}
+    assert document["sources"] == {"orders": {"subscribe": "x"}}
+    assert document["trigger"] == "availableNow"
+    assert changed(ARCHIVE, "source.subscribe=%DLQ%billing")["source"]["subscribe"] == "%DLQ%billing"
+    assert ARCHIVE["source"]["subscribe"] == "orders"
+    with pytest.raises(ConfigError, match="write KEY=VALUE"):
+        changed(ARCHIVE, "trigger")
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        load(tmp_path / "none.yaml")
+    path = tmp_path / "bad.yaml"
+    path.write_text("a: [1\nb: 2")
+    with pytest.raises(ConfigError, match=r"bad.yaml is no YAML: line 2, column 2"):
+        load(path)
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="is no text"):
+        load(path)
+    path.write_text("sink: {path: a}\nsink: {path: b}")
+    with pytest.raises(ConfigError, match=r"is no YAML: line 2, column 1: the key sink stands there twice"):
+        load(path)
+    for endless in ("[" * 5_000, "a: &a [*a]\npipeline: archive"):
+        path.write_text(endless)
+        with pytest.raises(ConfigError, match="there is no end to what is in it"):
+            load(path)
+    path.write_text("? [a, b]\n: 1")
+    with pytest.raises(ConfigError, match="is no YAML"):
+        load(path)
+    path.write_text("!!python/object/apply:os.system ['true']")
+    with pytest.raises(ConfigError, match="is no YAML"):
+        load(path)
+
+
+_scalars = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8), st.dates())
+_documents = st.recursive(
+    _scalars,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(
+            st.sampled_from(
+                [*TRANSFORM, "steps", "sources", "trigger", "spark", "options", "sql", "format", "watermark"]
+            ),
+            inner,
+            max_size=4,
+        ),
+    ),
+    max_leaves=12,
+)
+
+
+@settings(deadline=None)
+@given(_documents, st.sampled_from(sorted(KINDS)))
+def test_any_document_is_a_pipeline_or_refused_in_a_line(document: Any, kind: str) -> None:
+    if isinstance(document, dict):
+        document = {**document, "pipeline": kind}
+    try:
+        parse(yaml.safe_load(yaml.safe_dump(document)), HERE)
+    except ConfigError:
+        pass
