@@ -94,9 +94,11 @@ class AssignedQueue(Puller):
         return self._pace.pull_interval_ms
 
     def _request(self, broker_id: int) -> PullMessage:
-        """Commits on the way; slaves take none from pulls, and 0 is where a group without an offset begins anyway."""
+        """Commits on the way, unless messages are in process: Apache's brokers may look at this pull after the offset
+        that we tell them when those are finished, and would go back. With none, the next offset is told when the pull
+        is answered. Slaves take none from pulls, and 0 is where a group without an offset begins anyway."""
         self._asked_ms = self._clock.now_ms()
-        commit_offset = self.process.commit_offset if broker_id == MASTER_ID else 0
+        commit_offset = self.process.next_offset if broker_id == MASTER_ID and not self.process else 0
         carries = commit_offset > 0 and self._offsets.carry(self.queue, commit_offset)
         return PullMessage(
             self._group,
