@@ -208,6 +208,7 @@ class LoopThread:
         if tasks:
             self._loop.run_until_complete(asyncio.wait(tasks, timeout=EXIT_TIMEOUT_SECONDS / 2))
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.run_until_complete(self._loop.shutdown_default_executor())  # closing does not wait for its threads
         self._loop.close()
 
     # --- the end of the process, and the beginning of another
