@@ -134,13 +134,15 @@ class Child:
         self.lines.append(line)
 
     def _read(self) -> None:
-        for line in self._pipe(self._process.stdout):
+        try:
+            for line in self._pipe(self._process.stdout):
+                with self._heard:
+                    self.take(line.decode(errors="replace").rstrip("\n"))
+                    self._heard.notify_all()
+        finally:  # also after a line that could not be taken: nobody waits for a word from a thread that has ended
             with self._heard:
-                self.take(line.decode(errors="replace").rstrip("\n"))
+                self._silent = True
                 self._heard.notify_all()
-        with self._heard:
-            self._silent = True
-            self._heard.notify_all()
 
     def _close(self) -> None:
         self._reader.join(STOP_TIMEOUT_S)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from interop.apache import BROKER_OPTIONS, ApacheBroker, ApacheNameServer, wait_dispatched, wait_routed
-from interop.java import JavaProgram, Query, Serialize, run_java
+from interop.java import RUN_TIMEOUT_S, JavaProgram, Query, Serialize, run_java
 from interop.ours import CosmodromeBroker, CosmodromeNameServer, CosmodromeUp
 from interop.setup import CLIENT_VERSIONS, SERVER_VERSIONS
 
@@ -87,10 +87,11 @@ class Lab:
         arguments: dict[str, object],
         serialize: Serialize = "JSON",
         defines: dict[str, str] | None = None,
+        timeout_s: float = RUN_TIMEOUT_S,
     ) -> JavaProgram:
         """Run a Java program against the cluster to its end."""
         words = {"namesrv": cluster.namesrv, **arguments}
-        return run_java(version, program, words, self.fresh_home(program), serialize, defines)
+        return run_java(version, program, words, self.fresh_home(program), serialize, defines, timeout_s)
 
     def start(
         self,

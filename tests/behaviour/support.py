@@ -12,6 +12,8 @@ from cosmodrome.client.subscribing import Expression
 from tests.behaviour.clusters import Cluster
 
 PATIENCE_S = 30
+# As long as a broker may let a send wait on a busy machine, and more: given up, it may be stored all the same.
+SEND_TIMEOUT_MS = 10_000
 ASK_INTERVAL_S = 0.01
 
 
@@ -75,7 +77,7 @@ def consumer(
 async def send(cluster: Cluster, *messages: Message) -> list[SendResult]:
     """Send messages one after the other."""
     async with Producer(fresh("producer"), cluster.namesrv) as producer:
-        return [await producer.send(message) for message in messages]
+        return [await producer.send(message, timeout_ms=SEND_TIMEOUT_MS) for message in messages]
 
 
 async def send_bodies(cluster: Cluster, topic: str, wanted: Iterable[bytes]) -> list[SendResult]:

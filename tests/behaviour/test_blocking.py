@@ -137,5 +137,6 @@ def test_taking_messages_one_by_one_and_by_hand(cluster: Cluster) -> None:
     with PullConsumer(group, cluster.namesrv) as puller:
         assert puller.fetch_subscribe_queues(topic) == [queue]
         assert puller.fetch_consume_offset(queue) == 3
-        found += [message.body for message in puller.pull(queue, offset=3).messages]
+        while len(found) < len(sent):
+            found += [message.body for message in puller.pull_block_if_not_found(queue, offset=len(found)).messages]
     assert found == sent

@@ -11,7 +11,7 @@ from cosmodrome import Message, Producer, PushConsumer, Sql
 from cosmodrome.client.subscribing import Expression
 from cosmodrome.errors import SubscriptionParseFailed
 from tests.behaviour.clusters import DELAYS_S, Cluster
-from tests.behaviour.support import Inbox, consumer, fresh, send, until
+from tests.behaviour.support import PATIENCE_S, SEND_TIMEOUT_MS, Inbox, consumer, fresh, send, until
 
 
 async def test_messages_for_later(cluster: Cluster) -> None:
@@ -144,8 +144,9 @@ async def until_wanted(cluster: Cluster, topic: str, tag: str, inbox: Inbox) -> 
     """A broker hears of a new subscription soon, not at once, and a pull that waits there knows only the old one: send
     for both until one comes through."""
     body = f"{tag}-through".encode()
-    async with Producer(fresh("producer"), cluster.namesrv) as producer:
+    async with Producer(fresh("producer"), cluster.namesrv) as producer, asyncio.timeout(PATIENCE_S):
         while body not in inbox.bodies:
             for colour in ("red", "blue", tag):
-                await producer.send(Message(topic, body if colour == tag else b"passing", tags=colour))
+                message = Message(topic, body if colour == tag else b"passing", tags=colour)
+                await producer.send(message, timeout_ms=SEND_TIMEOUT_MS)
             await asyncio.sleep(0.1)

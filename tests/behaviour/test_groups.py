@@ -186,8 +186,10 @@ async def test_a_new_group_starts_where_it_says(cluster: Cluster) -> None:
     inboxes = {start: Inbox() for start in wanted}
     async with AsyncExitStack() as stack:
         for start, inbox in inboxes.items():
-            member = consumer(cluster, fresh("group"), topic, inbox, consume_from=start, consume_timestamp_ms=since_ms)
+            at_ms = since_ms if start is ConsumeFrom.TIMESTAMP else None
+            member = consumer(cluster, fresh("group"), topic, inbox, consume_from=start, consume_timestamp_ms=at_ms)
             await stack.enter_async_context(member)
+            await until(partial(owned, member, topic))
         await send(cluster, Message(topic, new))
         await asyncio.gather(*(inbox.has(wanted[start]) for start, inbox in inboxes.items()))
 

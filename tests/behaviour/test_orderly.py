@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from cosmodrome import ClientConfig, Message, OrderlyStatus, Producer, ReceivedMessage, RetryLater, SuspendQueue
 from cosmodrome.model import dead_letter_topic
 from tests.behaviour.clusters import Cluster
-from tests.behaviour.support import Inbox, bodies, consumer, fresh, owned, send_bodies, until
+from tests.behaviour.support import SEND_TIMEOUT_MS, Inbox, bodies, consumer, fresh, owned, send_bodies, until
 
 KEYS = 6
 PER_KEY = 15
@@ -21,7 +21,8 @@ async def send_by_key(cluster: Cluster, topic: str, numbers: range = range(PER_K
     async with Producer(fresh("producer"), cluster.namesrv) as producer:
         for number in numbers:
             for key in range(KEYS):
-                await producer.send(Message(topic, f"{key}:{number}".encode(), sharding_key=str(key)))
+                message = Message(topic, f"{key}:{number}".encode(), sharding_key=str(key))
+                await producer.send(message, timeout_ms=SEND_TIMEOUT_MS)
 
 
 def by_key(handled: Iterable[bytes]) -> dict[str, list[int]]:

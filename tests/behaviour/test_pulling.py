@@ -10,7 +10,18 @@ import pytest
 from cosmodrome import ConsumeFrom, LitePullConsumer, Message, MessageQueue, Producer, PullConsumer, PullStatus, Sql
 from cosmodrome.errors import ClientError
 from tests.behaviour.clusters import Cluster
-from tests.behaviour.support import Inbox, bodies, consumer, fresh, readable, send, send_bodies, stored_at_ms, until
+from tests.behaviour.support import (
+    PATIENCE_S,
+    Inbox,
+    bodies,
+    consumer,
+    fresh,
+    readable,
+    send,
+    send_bodies,
+    stored_at_ms,
+    until,
+)
 
 
 def lite(cluster: Cluster, group: str, topic: str = "", **options: Any) -> LitePullConsumer:
@@ -24,8 +35,9 @@ def lite(cluster: Cluster, group: str, topic: str = "", **options: Any) -> LiteP
 async def polled(member: LitePullConsumer, count: int) -> list[bytes]:
     """The bodies of so many messages, taken by `poll`."""
     found: list[bytes] = []
-    while len(found) < count:
-        found += [message.body for message in await member.poll(30_000)]
+    async with asyncio.timeout(PATIENCE_S):
+        while len(found) < count:
+            found += [message.body for message in await member.poll(PATIENCE_S * 1_000)]
     return found
 
 
@@ -115,7 +127,7 @@ async def test_listeners_hear_of_queues_that_come_and_go(cluster: Cluster) -> No
         went.extend(gone)
 
     async with member:
-        assert sorted(came) == queues
+        await until(lambda: sorted(came) == queues, lambda: came)
         async with lite(cluster, group, topic) as other:
             await until(lambda: len(went) == 2)
             await until(lambda: other.assigned_queues == sorted(went))

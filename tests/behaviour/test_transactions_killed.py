@@ -14,13 +14,14 @@ from cosmodrome import Message, TransactionProducer, TransactionState
 from interop.child import Child
 from interop.lab import OURS
 from tests.behaviour.clusters import Cluster
-from tests.behaviour.support import PATIENCE_S, Inbox, consumer, fresh, until
+from tests.behaviour.support import Inbox, consumer, fresh, until
 from tests.behaviour.transactor import Application, Ledger, number_of
 
 SEED = 5
 KILLS = 6
 TRANSACTIONS_PER_LIFE = 50, 100
 NUMBERS_PER_LIFE = 10_000
+LIFE_TIMEOUT_S = 120  # most transactions wait for the disk
 LAST = KILLS * NUMBERS_PER_LIFE
 
 
@@ -60,7 +61,9 @@ def live(words: list[str], transactions: int, log: Path) -> set[int]:
     """Run an application, and kill it in the middle of that many transactions; returns those it began."""
     with Child("transactor", [sys.executable, "-m", "tests.behaviour.transactor", *words], log) as application:
         application.wait_until(
-            lambda: True if len(application.lines) >= transactions else None, PATIENCE_S, f"{transactions} transactions"
+            lambda: True if len(application.lines) >= transactions else None,
+            LIFE_TIMEOUT_S,
+            f"{transactions} transactions",
         )
         application.kill()
         return set(map(int, application.lines))

@@ -59,8 +59,13 @@ READERS, KEEPERS, LITE = "orders-readers", "orders-keepers", "orders-lite"
 TRACES = "RMQ_SYS_TRACE_TOPIC"
 ADMIN = Account("rocketmq2", "the-secret-of-all", is_admin=True)
 APP = Account("orders-app", "the-secret-of-orders", topics=(TOPIC, ORDERED, TRACES), groups=(READERS, KEEPERS, LITE))
-# Brokers ask about a transaction soon, and keep traces.
-SETTINGS = {"transactionTimeOut": 3_000, "transactionCheckInterval": 500, "traceTopicEnable": "true"}
+# Brokers ask about a transaction soon, and keep traces. Apache 5 also sees soon that one has ended.
+SETTINGS = {
+    "transactionTimeOut": 3_000,
+    "transactionCheckInterval": 500,
+    "transactionOpBatchInterval": 100,
+    "traceTopicEnable": "true",
+}
 ADMIN_TIMEOUT_S = 60
 LIMIT_S = 120
 REFUSED_WITHIN_S = 20  # none of these is worth a long wait
@@ -282,7 +287,7 @@ def test_commands(guarded: Guarded) -> None:
 def test_spark_reads_and_writes(guarded: Guarded) -> None:
     """A whole Spark, as its commands start it: a query, and a stream from one topic to another."""
     with blocking.Producer("orders-producer", **guarded.as_app()) as producer:
-        producer.send(Message(TOPIC, b"for spark", tags="spark"))
+        producer.send(Message(TOPIC, b"for spark", tags="spark"), timeout_ms=SEND_TIMEOUT_MS)
     job = guarded.home / "copy.yaml"
     lines = [f"{name}: {value}" for name, value in guarded.spark_options().items() if name != "secretKey"]
     link = "".join(f"  {line}\n" for line in [*lines, "secretKey: ${ROCKETMQ_SECRET_KEY}"])
@@ -395,4 +400,4 @@ def test_strangers_are_told_soon(guarded: Guarded, stranger: Stranger, caplog: p
 def test_a_certificate_need_not_be_checked(guarded: Guarded) -> None:
     config = ClientConfig(namesrv=guarded.namesrv, tls=True, tls_check=TlsCheck.NONE)
     with blocking.Producer("orders-producer", **guarded.as_app(config=config)) as producer:
-        producer.send(Message(TOPIC, b"unchecked"))
+        producer.send(Message(TOPIC, b"unchecked"), timeout_ms=SEND_TIMEOUT_MS)

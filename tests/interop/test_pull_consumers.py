@@ -125,7 +125,7 @@ def test_pulling_by_hand(lab: Lab, fresh: Fresh, cluster_name: str) -> None:
 
             waiting = asyncio.create_task(consumer.pull_block_if_not_found(queue, offset=high))
             async with Producer(fresh("group"), cluster.namesrv) as producer:
-                late = await producer.send(Message(load.topic, b"late"), queue)
+                late = await producer.send(Message(load.topic, b"late"), queue, timeout_ms=SEND_TIMEOUT_MS)
             assert [message.body for message in (await waiting).messages] == [b"late"]
             assert (await consumer.view_message(load.topic, late.offset_msg_id)).body == b"late"
         async with PullConsumer(group, cluster.namesrv) as consumer:

@@ -20,6 +20,7 @@ from cosmodrome.spark.stream import RocketMQStreamReader
 from cosmodrome.wire.bodies import ConsumeStats
 from cosmodrome.wire.requests import ConsumeStatsRequest
 from interop.lab import ALL_CLUSTERS, APACHE_CLUSTERS, Cluster, Lab
+from interop.our_client import SEND_TIMEOUT_MS
 from tests.spark.elsewhere import run
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -37,9 +38,9 @@ def send(cluster: Cluster, topic: str, count: int = COUNT) -> list[int]:
     messages = [Message(topic, str(n).encode(), tags="even" if n % 2 == 0 else "odd") for n in range(count)]
     with Producer("spark-interop", namesrv=cluster.namesrv) as producer:
         for message in messages[:60]:
-            producer.send(message, queue=queue)
+            producer.send(message, queue=queue, timeout_ms=SEND_TIMEOUT_MS)
         for begin in range(60, count, 30):
-            producer.send_batch(messages[begin : begin + 30], queue=queue)
+            producer.send_batch(messages[begin : begin + 30], queue=queue, timeout_ms=SEND_TIMEOUT_MS)
     cluster.settle(topic)
     return [round(at.timestamp() * 1000) for at in read(cluster, topic, "storeTimestamp")]
 

@@ -76,9 +76,9 @@ def check_on_time(found: list[Record]) -> None:
 FIRST, SECOND, THIRD, LATER = range(100), range(100, 200), range(200, 220), range(220, 223)
 RECALLED = (50, 150)
 # What Apache is delivering while it stops in order comes again, so nothing may be due then. On a busy machine it takes
-# 20 s to start, and its timers stop 10 s after it is told to.
+# 20 s to start, sometimes twice that, and its timers stop 10 s after it is told to.
 APACHE_STOPS_S = 25
-APACHE_STARTS_AND_STOPS_S = 45
+APACHE_STARTS_AND_STOPS_S = 65
 
 
 @pytest.mark.parametrize("killed", ["nobody", "ours", "apache"])

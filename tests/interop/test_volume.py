@@ -17,7 +17,7 @@ COUNT = 100_000
 BODY_BYTES = 1_024
 QUEUES = 8
 SENDER_THREADS = 16
-DELIVERY_TIMEOUT_S = 120
+DELIVERY_TIMEOUT_S = 300
 
 Fresh = Callable[[str], str]
 Arrival = tuple[int, int, int, int]  # index, body size, queue id, queue offset
@@ -59,7 +59,7 @@ def _java_side(lab: Lab, cluster: Cluster, load: Load, fresh: Fresh) -> tuple[li
         shares = {consumer: consumer.wait_assigned(QUEUES // 2) for consumer in (one, other)}
         assert len({queue for share in shares.values() for queue in share}) == QUEUES
         numbers = {**load.java_arguments(), "group": fresh("group"), "threads": SENDER_THREADS}
-        produced = lab.run(CLIENT_VERSIONS[0], "Produce", cluster, numbers, "ROCKETMQ")
+        produced = lab.run(CLIENT_VERSIONS[0], "Produce", cluster, numbers, "ROCKETMQ", timeout_s=DELIVERY_TIMEOUT_S)
         assert produced.state == {"done": COUNT, "failed": 0}
         for consumer, share in shares.items():
             consumer.wait_messages(_count_in(produced.messages, share), DELIVERY_TIMEOUT_S)
