@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import urllib.request
+from http.client import HTTPException
 
+from cosmodrome.client.lifecycle import going_on
 from cosmodrome.client.name_servers import NameServers
 from cosmodrome.clock import Clock
 from cosmodrome.codes import RequestCode
@@ -43,6 +45,9 @@ class NameServerLookup(NameServers):
             addresses = parse_addresses((page.split() or [""])[0])
         except (OSError, ValueError) as error:
             raise ConnectionFailed(self._url, f"it tells of no name server: {error}") from error
+        except HTTPException as error:  # its text may be whatever came instead
+            reason = f"it tells of no name server: its answer is not proper HTTP ({type(error).__name__})"
+            raise ConnectionFailed(self._url, reason) from error
         if not addresses:
             raise ConnectionFailed(self._url, "it tells of no name server: the page is empty")
         if set(addresses) != set(self.addresses):
@@ -52,10 +57,14 @@ class NameServerLookup(NameServers):
     async def run(self, clock: Clock) -> None:
         while True:
             await clock.sleep(LOOKUP_INTERVAL_MS)
-            try:
-                await self.look_up()
-            except ConnectionFailed as error:
-                log.warning("name servers stay as they are: %s", error)
+            with going_on("lookup of name servers"):
+                await self._look_again()
+
+    async def _look_again(self) -> None:
+        try:
+            await self.look_up()
+        except ConnectionFailed as error:
+            log.warning("name servers stay as they are: %s", error)
 
 
 def _read(url: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 from collections.abc import Sequence
@@ -16,11 +17,16 @@ from cosmodrome.wire.name_server_requests import GetRoute
 
 log = logging.getLogger(__name__)
 
+# One that hangs must leave time for the next within the time-out of a send, however long calls may take.
+LONGEST_WAIT_MS = 1_000
+# Also the last is given a chance when the loop was busy and no time is left.
+SHORTEST_WAIT_MS = 100
+
 
 class NameServers:
     """Sticks to one name server while it answers and goes on to the next when it does not.
 
-    The first is chosen at random, so that many clients spread over all of them.
+    The first is chosen at random, so that many clients spread over all of them. All share the deadline of a question.
     """
 
     def __init__(self, caller: Caller, addresses: Sequence[str], timeout_ms: int) -> None:
@@ -44,18 +50,36 @@ class NameServers:
         return decode_route(bytes(reply.body))
 
     async def _ask(self, code: RequestCode, header: GetRoute) -> Command:
-        for _ in range(len(self._addresses)):
+        """Each is asked once, whatever those who ask at the same time make of the order."""
+        deadline = _now_ms() + self._timeout_ms
+        addresses = list(self._addresses)
+        for index, address in enumerate(addresses):
+            wait_ms = _wait_ms(deadline - _now_ms(), len(addresses) - index)
             try:
-                return await self._ask_first(Command.request(code, header))
+                return await self._ask_one(address, Command.request(code, header), wait_ms)
             except (ConnectionFailed, CallTimeout, BrokerError) as error:
                 log.warning("name server: %s", error)
                 failure: ClientError = error
-            self._addresses.append(self._addresses.pop(0))
+            self._put_last(address)
         raise failure
 
-    async def _ask_first(self, command: Command) -> Command:
-        address = self._addresses[0]
-        reply = await self._caller.call(address, command, self._timeout_ms)
+    async def _ask_one(self, address: str, command: Command, wait_ms: float) -> Command:
+        reply = await self._caller.call(address, command, wait_ms)
         if reply.code not in (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST):
             raise BrokerError(reply.code, reply.remark or "", address)
         return reply
+
+    def _put_last(self, failed: str) -> None:
+        """Unless somebody else has done so, or others are in use by now."""
+        if self._addresses[0] == failed:
+            self._addresses.append(self._addresses.pop(0))
+
+
+def _wait_ms(left_ms: float, servers: int) -> float:
+    """How long to wait for the first of those not yet asked; the last has all that is left."""
+    part_ms = left_ms if servers == 1 else min(left_ms / servers, LONGEST_WAIT_MS)
+    return max(part_ms, SHORTEST_WAIT_MS)
+
+
+def _now_ms() -> float:
+    return asyncio.get_running_loop().time() * 1000

@@ -2,6 +2,7 @@
 
 Traces are messages to RMQ_SYS_TRACE_TOPIC whose keys are the ids and keys of the messages they speak of. They are sent
 in the background, some at a time, and never stand in the way: what cannot be sent is dropped, and that is logged.
+A batch has one record, found by as many of its ids as there is room for.
 """
 
 from __future__ import annotations
@@ -10,16 +11,16 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import islice
 from typing import NamedTuple, Protocol
 
 from cosmodrome.client.bell import Bell
 from cosmodrome.client.hooks import RpcHook
 from cosmodrome.client.incoming import MAX_DECOMPRESSED_BYTES
 from cosmodrome.client.instance import Instance
+from cosmodrome.client.lifecycle import cancelled
 from cosmodrome.clock import Clock, SystemClock
 from cosmodrome.codes import RequestCode, ResponseCode
-from cosmodrome.config import ClientConfig
+from cosmodrome.config import KIB, ClientConfig
 from cosmodrome.errors import BrokerError, CosmodromeError
 from cosmodrome.model import TRACE_TOPIC, Message, Property, ReceivedMessage
 from cosmodrome.wire import trace
@@ -33,8 +34,12 @@ log = logging.getLogger(__name__)
 
 FLUSH_INTERVAL_MS = 1_000
 MAX_WAITING = 4_096
-# Small enough for the keys to fit into the properties of one message.
 RECORDS_PER_MESSAGE = 50
+# What the keys may take of the 32,767 bytes for all properties; clients and brokers add some of their own.
+MAX_KEYS_BYTES = 28 * KIB
+# A record that is larger goes alone.
+MAX_BODY_BYTES = 128 * KIB
+LAST_FLUSH_SECONDS = 3.0
 MAX_FOUND = 64
 _LAST_MS = 2**63 - 1
 
@@ -52,6 +57,18 @@ class Sender(Protocol):
 class _Noted(NamedTuple):
     record: trace.TraceRecord
     keys: tuple[str, ...]
+    keys_bytes: int
+
+
+def _noted(record: trace.TraceRecord, keys: Iterable[str]) -> _Noted:
+    """With as many of its keys as one message has room for."""
+    kept, kept_bytes = [], 0
+    for key in filter(None, keys):
+        key_bytes = len(key.encode(errors="replace")) + 1  # a blank follows
+        if kept_bytes + key_bytes <= MAX_KEYS_BYTES:
+            kept.append(key)
+            kept_bytes += key_bytes
+    return _Noted(record, tuple(kept), kept_bytes)
 
 
 class Tracer:
@@ -72,20 +89,23 @@ class Tracer:
         self._task = asyncio.create_task(self._run(), name=f"traces of {self._group}")
 
     async def stop(self) -> None:
-        """Send what is left, and stop."""
-        if self._task is not None:
-            self._stopping = True
-            self._due.ring()
-            await asyncio.wait([self._task])  # not cancelled: it may be sending some
-            await self._flush()
-        await self._sender.stop()
+        """Send what is left, as far as there is time, and stop."""
+        try:
+            if self._task is not None:
+                self._stopping = True
+                self._due.ring()
+                await asyncio.wait([self._task], timeout=LAST_FLUSH_SECONDS)
+                await cancelled([self._task])
+                self._drop_rest()
+        finally:
+            await self._sender.stop()
 
     def note(self, record: trace.TraceRecord, msg_ids: str, keys: str) -> None:
         """Keep a record until it is sent. `msg_ids` are comma-joined, `keys` blank-joined."""
         if len(self._waiting) >= MAX_WAITING:
             self._dropped += 1
             return
-        self._waiting.append(_Noted(record, (*msg_ids.split(","), *keys.split())))
+        self._waiting.append(_noted(record, (*msg_ids.split(","), *keys.split())))
         if len(self._waiting) >= RECORDS_PER_MESSAGE:
             self._due.ring()
 
@@ -93,26 +113,51 @@ class Tracer:
         """Once per interval, and a full message at once: more than may wait can come within an interval."""
         while not self._stopping:
             await self._due.wait(FLUSH_INTERVAL_MS)
-            await self._flush(min(max(len(self._waiting), 1), RECORDS_PER_MESSAGE))
+            waiting = len(self._waiting)
+            await self._flush(waiting if waiting < RECORDS_PER_MESSAGE else 0)
+        while self._waiting:
+            await self._flush(len(self._waiting))
 
-    async def _flush(self, least: int = 1) -> None:
-        """Messages of at least so many records."""
-        while len(self._waiting) >= least:
-            portion = list(islice(self._waiting, RECORDS_PER_MESSAGE))
-            for _ in portion:
-                self._waiting.popleft()
-            await self._send(portion)
+    async def _flush(self, count: int) -> None:
+        """Send so many records, and on as long as there are enough for a full message."""
+        while count > 0 or len(self._waiting) >= RECORDS_PER_MESSAGE:
+            portion, body = self._take_portion()
+            count -= len(portion)
+            await self._send(portion, body)
         if self._dropped:
             log.warning("%d traces were dropped: more came than could be sent", self._dropped)
             self._dropped = 0
 
-    async def _send(self, portion: Sequence[_Noted]) -> None:
-        keys = list(dict.fromkeys(key for noted in portion for key in noted.keys if key))
-        message = Message(self._topic, trace.encode(noted.record for noted in portion), keys=keys)
+    def _take_portion(self) -> tuple[list[_Noted], bytes]:
+        """The next records, at least one and as many as one message has room for, and its body."""
+        portion: list[_Noted] = []
+        body, keys_bytes = b"", 0
+        while self._waiting and len(portion) < RECORDS_PER_MESSAGE:
+            encoded = trace.encode([self._waiting[0].record])
+            keys_bytes += self._waiting[0].keys_bytes
+            if portion and (keys_bytes > MAX_KEYS_BYTES or len(body) + len(encoded) > MAX_BODY_BYTES):
+                break
+            portion.append(self._waiting.popleft())
+            body += encoded
+        return portion, body
+
+    async def _send(self, portion: Sequence[_Noted], body: bytes) -> None:
+        keys = list(dict.fromkeys(key for noted in portion for key in noted.keys))
         try:
-            await self._sender.send(message)
+            await self._sender.send(Message(self._topic, body, keys=keys))
         except CosmodromeError as error:
             log.warning("%d traces were not stored: %s", len(portion), error)
+        except Exception:  # a hook may raise anything, and these traces must not be the last
+            log.exception("%d traces were not stored", len(portion))
+        except asyncio.CancelledError:
+            self._dropped += len(portion)
+            raise
+
+    def _drop_rest(self) -> None:
+        dropped = self._dropped + len(self._waiting)
+        self._waiting.clear()
+        if dropped:
+            log.warning("%d traces were dropped: they could not be sent before the stop", dropped)
 
     # --- consuming
 

@@ -13,7 +13,7 @@ from cosmodrome import Message, Producer, PushConsumer
 from cosmodrome.client.lifecycle import cancelled
 from cosmodrome.client.name_server_lookup import LOOKUP_INTERVAL_MS, NameServerLookup
 from cosmodrome.config import ClientConfig
-from cosmodrome.errors import CosmodromeError
+from cosmodrome.errors import ConnectionFailed, CosmodromeError
 from cosmodrome.net.caller import Caller
 from cosmodrome.testing import FakeClock
 from tests.unit.client.fake_cluster import PATIENCE_SECONDS, fake_cluster
@@ -25,12 +25,16 @@ class Page:
     def __init__(self) -> None:
         self.text = ""
         self.status = 200
+        self.speaks_http = True
         self.asked: list[str] = []
         page = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 page.asked.append(self.path)
+                if not page.speaks_http:
+                    self.wfile.write(b"garbage\r\n\r\n")
+                    return
                 self.send_response(page.status)
                 self.end_headers()
                 self.wfile.write(page.text.encode())
@@ -89,6 +93,43 @@ async def test_name_servers_may_move_and_a_page_that_fails_changes_nothing(
     await _until(lambda: list(lookup.addresses) == ["c:3"], clock)
     await cancelled([running])
     await caller.close()
+
+
+class Stumbling(NameServerLookup):
+    """Fails once in a way that nobody foresaw."""
+
+    stumbled = False
+
+    async def look_up(self) -> None:
+        if not self.stumbled:
+            self.stumbled = True
+            raise KeyError("unforeseen")
+        await super().look_up()
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [(NameServerLookup, "not proper HTTP (BadStatusLine)"), (Stumbling, "lookup of name servers failed")],
+)
+async def test_the_lookup_goes_on_whatever_came(
+    page: Page, caplog: pytest.LogCaptureFixture, kind: type[NameServerLookup], told: str
+) -> None:
+    clock, caller = FakeClock(), Caller()
+    lookup = kind(caller, page.url, 1_000)
+    running = asyncio.create_task(lookup.run(clock))
+    page.speaks_http = False
+    await _until(lambda: told in caplog.text, clock)
+    page.speaks_http, page.text = True, "c:3"
+    await _until(lambda: list(lookup.addresses) == ["c:3"], clock)
+    await cancelled([running])
+    await caller.close()
+
+
+async def test_a_first_send_says_that_the_page_is_none(page: Page) -> None:
+    page.speaks_http = False
+    async with Producer("p", page.url) as producer:
+        with pytest.raises(ConnectionFailed, match=r"rocketmq/nsaddr.*it tells of no name server.*not proper HTTP"):
+            await producer.send(Message("T", b"x"))
 
 
 async def _until(holds: Callable[[], bool], clock: FakeClock) -> None:

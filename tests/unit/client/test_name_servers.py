@@ -1,0 +1,96 @@
+"""Several name servers, some of which are away."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from cosmodrome.client import name_servers
+from cosmodrome.client.name_servers import LONGEST_WAIT_MS, NameServers
+from cosmodrome.errors import CallTimeout, ConnectionFailed
+from cosmodrome.model import Route
+from cosmodrome.net.caller import Caller
+from cosmodrome.wire.bodies import encode_route
+from cosmodrome.wire.command import Command
+
+NOWHERE = Route((), ())
+
+
+class Peers(Caller):
+    """Addresses that say by their names how they behave, on a clock that only those move that hang."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+        self.now_ms = 0.0
+
+    async def call(self, address: str, command: Command, timeout_ms: float) -> Command:
+        self.asked.append(address)
+        await asyncio.sleep(0)
+        if address.startswith("dead"):
+            raise ConnectionFailed(address, "away")
+        if address.startswith("hung"):
+            self.now_ms += timeout_ms
+            raise CallTimeout(address, timeout_ms)
+        return command.reply(body=encode_route(NOWHERE, quoted_keys=True))
+
+
+@pytest.fixture
+def peers(monkeypatch: pytest.MonkeyPatch) -> Peers:
+    peers = Peers()
+    monkeypatch.setattr(name_servers, "_now_ms", lambda: peers.now_ms)
+    return peers
+
+
+def in_this_order(peers: Peers, *addresses: str, timeout_ms: int = 3_000) -> NameServers:
+    servers = NameServers(peers, addresses, timeout_ms)
+    while tuple(servers.addresses) != addresses:
+        servers.use(addresses)
+    return servers
+
+
+async def test_those_who_ask_at_once_all_find_the_one_that_answers(peers: Peers) -> None:
+    servers = in_this_order(peers, "dead:1", "good:2")
+    assert await asyncio.gather(*(servers.route(topic) for topic in "ABCD")) == [NOWHERE] * 4
+    assert peers.asked == ["dead:1"] * 4 + ["good:2"] * 4
+    await servers.route("E")
+    assert peers.asked[8:] == ["good:2"]
+
+
+async def test_one_that_fails_many_goes_to_the_end_once(peers: Peers) -> None:
+    servers = in_this_order(peers, "dead:1", "good:2", "good:3")
+    await asyncio.gather(*(servers.route(topic) for topic in "AB"))
+    assert servers.addresses == ["good:2", "good:3", "dead:1"]
+
+
+async def test_only_when_each_has_failed_a_question_does(peers: Peers) -> None:
+    servers = in_this_order(peers, "dead:1", "hung:2", "dead:3")
+    failures = await asyncio.gather(*(servers.route(topic) for topic in "AB"), return_exceptions=True)
+    assert [str(failure) for failure in failures] == ["dead:3: away"] * 2
+    assert sorted(peers.asked) == sorted(2 * ["dead:1", "hung:2", "dead:3"])
+
+
+@pytest.mark.parametrize("timeout_ms", [600, 3_000, 60_000])
+async def test_one_that_hangs_leaves_time_for_the_next(peers: Peers, timeout_ms: int) -> None:
+    servers = in_this_order(peers, "hung:1", "good:2", timeout_ms=timeout_ms)
+    await servers.route("T")
+    assert peers.now_ms == min(timeout_ms / 2, LONGEST_WAIT_MS)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+async def test_all_that_hang_take_no_longer_than_one_call(peers: Peers, count: int) -> None:
+    servers = in_this_order(peers, *(f"hung:{number}" for number in range(count)))
+    with pytest.raises(CallTimeout):
+        await servers.route("T")
+    assert len(peers.asked) == count
+    assert peers.now_ms == pytest.approx(3_000)
+
+
+async def test_those_that_came_into_use_meanwhile_keep_their_order(peers: Peers) -> None:
+    servers = in_this_order(peers, "dead:1", "good:2")
+    asking = asyncio.create_task(servers.route("T"))
+    await asyncio.sleep(0)
+    servers.use(["good:3"])
+    assert await asking == NOWHERE
+    assert servers.addresses == ["good:3"]
