@@ -174,6 +174,25 @@ def test_a_topic_with_fewer_queues_ends_a_query_that_has_not_read_them(cluster: 
         assert stream_reader(cluster, topic, failOnDataLoss=lenient).latestOffset(start, ALL) == start
 
 
+def test_a_topic_that_is_deleted_ends_a_query_that_found_it(cluster: Cluster, topic: str) -> None:
+    other = f"{topic}-gone"
+    cluster.create_topic(other, queues=2)
+    fill(cluster, other, numbered(0, 5))
+    reached = {**at(topic, 0, 0), **at(other, 3, 0)}
+    by_pattern = {"subscribePattern": f"{topic}.*"}
+    assert stream_reader(cluster, topic, **by_pattern).latestOffset(reached, ALL)[other] == at(other, 5, 0)[other]
+    ask(cluster, RequestCode.DELETE_TOPIC_IN_BROKER, TopicHeader(other))
+    link = Link(LinkOptions((cluster.namesrv,)))
+    link.ask(cluster.namesrv, RequestCode.DELETE_TOPIC_IN_NAMESRV, TopicHeader(other))
+    link.close()
+    with pytest.raises(
+        DataLoss, match=f"{other} is gone from broker {BROKER}; messages from 3 on in queue 0, 0 on in queue 1 were not"
+    ):
+        stream_reader(cluster, topic, **by_pattern).latestOffset(reached, ALL)
+    lenient = stream_reader(cluster, topic, failOnDataLoss="false", **by_pattern)
+    assert lenient.latestOffset(reached, ALL) == reached
+
+
 def test_the_checkpoint_of_other_topics_is_not_gone_on_with_silently(cluster: Cluster, topic: str) -> None:
     reached = {**at(topic, 0, 0), **at("others", 3)}
     by_pattern: dict[str, str] = {"subscribePattern": f"{topic}.*"}

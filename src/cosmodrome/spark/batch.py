@@ -44,7 +44,7 @@ class RocketMQReader(TaskReader, DataSourceReader):
         lost = [
             *progress.check_there(start, earliest, fail=fail),
             *progress.check_forward(start, latest, fail=fail).values(),
-            *progress.check_forward(end, latest, fail=fail).values(),
+            *progress.check_end(end, latest, fail=fail),
         ]
         for loss in lost:
             log.warning("%s", loss)

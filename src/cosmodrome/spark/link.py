@@ -47,6 +47,15 @@ _PASSING = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SYSTEM_ERROR, Respo
 T = TypeVar("T")
 
 
+class NotReady(ClientError):
+    """A member of a broker group has not got yet what is asked for, or does not give it; another one may, or it itself
+    in a moment."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(f"{address}: {reason}")
+        self.address = address
+
+
 class Peer:
     """One connection. A request may be sent ahead, and its reply fetched later; replies come in any order."""
 
@@ -200,11 +209,16 @@ class Cluster:
 
     def brokers(self) -> dict[str, dict[int, str]]:
         """The addresses of every broker that the name server knows, by name and id."""
-        reply = self._ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO, None)
-        found = ClusterInfo.decode(bytes(reply.body)).brokers
-        known = {name: dict(broker.addresses) for name, broker in found.items()}
+        known = {name: dict(broker.addresses) for name, broker in self._info().brokers.items()}
         self._brokers.update(known)
         return known
+
+    def clusters(self) -> dict[str, tuple[str, ...]]:
+        """The names of all brokers, by cluster."""
+        return dict(self._info().clusters)
+
+    def _info(self) -> ClusterInfo:
+        return ClusterInfo.decode(bytes(self._ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO, None).body))
 
     def _ask_name_server(self, code: int, header: Header | None) -> Command:
         failure: ClientError | None = None
@@ -264,4 +278,4 @@ def may_pass(error: CosmodromeError) -> bool:
         return False
     if isinstance(error, BrokerError):
         return error.code in _PASSING
-    return isinstance(error, (ConnectionFailed, CallTimeout, RouteNotFound))
+    return isinstance(error, (ConnectionFailed, CallTimeout, RouteNotFound, NotReady))

@@ -291,10 +291,12 @@ def _check_range(options: SourceOptions) -> None:
 
 def _group(given: Given, what: str) -> str:
     """As it is named, or a prefix and a name for whoever reads this: the same after a restart."""
-    group, prefix = given.take("group", check_group, "", "consumerGroup"), given.take("groupIdPrefix", check_group, "")
-    if group and prefix:
+    ending = hashlib.blake2b(what.encode(), digest_size=4).hexdigest()
+    group = given.take("group", check_group, "", "consumerGroup")
+    made = given.take("groupIdPrefix", lambda prefix: check_group(f"{check_group(prefix)}-{ending}"), "")
+    if group and made:
         raise ConfigError("give group or groupIdPrefix, not both")
-    return f"{prefix}-{hashlib.blake2b(what.encode(), digest_size=4).hexdigest()}" if prefix else group
+    return group or made
 
 
 def _properties(given: Given) -> PropertiesAs:
@@ -363,7 +365,10 @@ def parse_offsets(text: str) -> dict[MessageQueue, int]:
             for queue_id, offset in _object(queues).items():
                 if not _is_number(offset) or not EARLIEST <= offset <= MAX_NUMBER:
                     raise ValueError(f"the offset {offset!r} is no number, nor -2 (earliest) or -1 (latest)")
-                found[MessageQueue(check_topic(topic), broker, natural(queue_id))] = offset
+                queue = MessageQueue(check_topic(topic), broker, natural(queue_id))
+                if queue in found:
+                    raise ValueError(f"queue {queue.queue_id} of {topic} on {broker} is named twice")
+                found[queue] = offset
     return found
 
 

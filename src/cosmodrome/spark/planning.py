@@ -6,6 +6,7 @@ A task costs some 50 ms whatever it reads, so small ranges share one, and only l
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -49,7 +50,9 @@ def tasks(wanted: Iterable[Range], slicing: Slicing) -> list[tuple[Range, ...]]:
     size = -(-total // count)
     if slicing.max_records_per_partition is not None:
         size = min(size, slicing.max_records_per_partition)
-    return _packed([piece for each in pieces for piece in _split(each, size)], size)
+    made = _packed([piece for each in pieces for piece in _split(each, size)], size)
+    least = min(slicing.min_partitions or 1, total)
+    return made if len(made) >= least else list(_dealt(pieces, least))
 
 
 def _split(whole: Range, size: int) -> Iterator[Range]:
@@ -58,6 +61,23 @@ def _split(whole: Range, size: int) -> Iterator[Range]:
     for index in range(count):
         begin = whole.begin + len(whole) * index // count
         yield Range(whole.queue, begin, whole.begin + len(whole) * (index + 1) // count)
+
+
+def _dealt(pieces: Iterable[Range], count: int) -> Iterator[tuple[Range, ...]]:
+    """As many tasks as are asked for, though some get a message more than others."""
+    left = deque(pieces)
+    total = sum(map(len, left))
+    for index in range(count):
+        room = total * (index + 1) // count - total * index // count
+        together: list[Range] = []
+        while room:
+            first = left.popleft()
+            middle = min(first.begin + room, first.end)
+            together.append(Range(first.queue, first.begin, middle))
+            room -= middle - first.begin
+            if middle < first.end:
+                left.appendleft(Range(first.queue, middle, first.end))
+        yield tuple(together)
 
 
 def _packed(pieces: list[Range], size: int) -> list[tuple[Range, ...]]:

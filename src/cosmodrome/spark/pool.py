@@ -33,6 +33,7 @@ def connected(options: LinkOptions) -> Iterator[Cluster]:
     After a failure they are closed: nobody knows what is still under way on them.
     """
     cluster = _taken(options) or Cluster(options)
+    cluster.forget_routes()  # who was master in another task need not be now
     try:
         yield cluster
     except BaseException:

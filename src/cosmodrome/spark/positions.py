@@ -5,19 +5,28 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from cosmodrome.client.pulling import NOTHING_THERE
 from cosmodrome.client.time_search import first_since
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.config import KIB
-from cosmodrome.errors import BrokerError, ConfigError, RouteNotFound
-from cosmodrome.model import MessageQueue, Subscription
+from cosmodrome.errors import BrokerError, CallTimeout, ConfigError, ConnectionFailed, RouteNotFound
+from cosmodrome.model import (
+    DLQ_PREFIX,
+    MASTER_ID,
+    RETRY_PREFIX,
+    SYSTEM_PREFIX,
+    SYSTEM_TOPICS,
+    MessageQueue,
+    Subscription,
+)
 from cosmodrome.spark.link import Cluster
 from cosmodrome.spark.options import EARLIEST, LATEST, Position, SourceOptions, Where
 from cosmodrome.spark.progress import Offsets, named
 from cosmodrome.spark.pulling import pull_request
+from cosmodrome.spark.sink_options import COMMIT_TOPIC
 from cosmodrome.wire.command import Command
 from cosmodrome.wire.header import Header
 from cosmodrome.wire.record import Record, decode_records
@@ -32,6 +41,10 @@ SAMPLE_BYTES = 256 * KIB
 NEW_TOPIC_SECONDS = 2.0
 NEW_TOPIC_PAUSE_SECONDS = 0.1
 
+# Topics of other topics' consumers, which a pattern means only if it says so.
+_GROUP_PREFIXES = (RETRY_PREFIX, DLQ_PREFIX)
+_REPLY_SUFFIX = "_REPLY_TOPIC"  # behind the name of a cluster
+
 T = TypeVar("T")
 
 
@@ -41,6 +54,7 @@ class Positions:
     def __init__(self, cluster: Cluster, options: SourceOptions) -> None:
         self._cluster = cluster
         self._options = options
+        self._routeless: set[str] = set()  # topics of which that has been said
 
     def _patiently(self, work: Callable[[], T]) -> T:
         return self._cluster.patiently(
@@ -56,7 +70,7 @@ class Positions:
         """
         options = self._options
         if options.assigned:
-            return options.assigned if under_way else self._assigned()
+            return self._assigned_now() if under_way else self._assigned()
         topics = options.topics if options.pattern is None else self._matching(options.pattern)
         of_topic = self._again_of_topic if under_way or options.pattern is not None else self._of_topic
         return tuple(sorted(queue for topic in topics for queue in of_topic(topic)))
@@ -80,10 +94,17 @@ class Positions:
             raise ConfigError(f"the option assign names {named(missing[0])}, which does not exist")
         return self._options.assigned
 
+    def _assigned_now(self) -> tuple[MessageQueue, ...]:
+        """Without those of brokers that name servers do not know at the moment, unless there are no others."""
+        there = self._patiently(self._cluster.brokers)
+        return tuple(queue for queue in self._options.assigned if queue.broker_name in there) or self._options.assigned
+
     def _matching(self, pattern: str) -> list[str]:
         """A stream may find its first topic later; so nothing may match."""
         found = self._patiently(self._cluster.topics)
-        return [topic for topic in found if re.fullmatch(pattern, topic)]
+        matching = [topic for topic in found if re.fullmatch(pattern, topic)]
+        clusters = self._patiently(self._cluster.clusters) if matching else {}
+        return [topic for topic in matching if not _is_internal(topic, pattern, clusters)]
 
     def _of_topic(self, topic: str) -> tuple[MessageQueue, ...]:
         """A topic that was made a moment ago may not have come to the name servers yet."""
@@ -107,12 +128,33 @@ class Positions:
         """None of a topic that is gone, where a user can do without."""
         tolerant = not self._options.fail_on_data_loss or self._options.pattern is not None
         try:
-            return self._cluster.queues(topic) if tolerant else self._patiently(lambda: self._cluster.queues(topic))
+            found = self._cluster.queues(topic) if tolerant else self._patiently(lambda: self._cluster.queues(topic))
         except RouteNotFound:
             if not tolerant:
                 raise
-            log.warning("the topic %s has no route now", topic)
+            if topic not in self._routeless:
+                log.warning("the topic %s has no route now", topic)
+            self._routeless.add(topic)
             return ()
+        self._routeless.discard(topic)
+        return found
+
+    def without_topic(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+        """Those whose brokers are there and say that they have no such topic. They are asked themselves: a route may be
+        missing as well because a broker starts anew. And they are asked for messages: that is what we may do."""
+        brokers, found = self._patiently(self._cluster.brokers), list[MessageQueue]()
+        for queue in queues:
+            address = brokers.get(queue.broker_name, {}).get(MASTER_ID)
+            if address is None:
+                continue
+            try:
+                reply = self._cluster.call(address, pull_request(queue, 0, 1, Subscription(queue.topic)))
+            except (ConnectionFailed, CallTimeout):  # and the next one would have to wait as long
+                del brokers[queue.broker_name]
+                continue
+            if reply.code == ResponseCode.TOPIC_NOT_EXIST:
+                found.append(queue)
+        return found
 
     # --- offsets
 
@@ -233,3 +275,13 @@ class Positions:
                 offset = search.send(shown[0].store_timestamp if shown else None)
         except StopIteration as found:
             return int(found.value)
+
+
+def _is_internal(topic: str, pattern: str, clusters: Mapping[str, Iterable[str]]) -> bool:
+    """Whether it is there for brokers, for Spark's own sink or for a single group: brokers and clusters have topics of
+    their names."""
+    if topic in SYSTEM_TOPICS or topic == COMMIT_TOPIC or topic.lower().startswith(SYSTEM_PREFIX):
+        return True
+    if any(topic in (cluster, f"{cluster}{_REPLY_SUFFIX}", *brokers) for cluster, brokers in clusters.items()):
+        return True
+    return any(topic.startswith(prefix) and prefix not in pattern for prefix in _GROUP_PREFIXES)

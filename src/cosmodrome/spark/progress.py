@@ -8,12 +8,14 @@ Spark compares offsets as text, so keys are sorted and queue ids are strings.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from cosmodrome.errors import ClientError
 from cosmodrome.model import MessageQueue
 
 Offsets = Mapping[MessageQueue, int]
+Place = tuple[str, str]  # a topic, and a broker that has it
 
 
 class DataLoss(ClientError):
@@ -43,20 +45,21 @@ def from_json(json: Mapping[str, Any]) -> dict[MessageQueue, int]:
 def admitted(start: Offsets, latest: Offsets, max_rows: int | None) -> dict[MessageQueue, int]:
     """Where the next micro-batch ends: each queue gets its part of `max_rows`, by how much is waiting in it.
 
-    Shares are rounded up as long as there is room, so that a queue with little waiting is not left out for ever; the
-    sum never passes `max_rows`.
+    Shares are rounded down. What is left goes to one queue after the other, beginning with another one each time: how
+    many batches of this size lie behind us tells which. So no queue is left out for ever, be it full or nearly empty.
     """
     waiting = {queue: max(end - start.get(queue, end), 0) for queue, end in latest.items()}
     total = sum(waiting.values())
     if max_rows is None or total <= max_rows:
         return {queue: start.get(queue, end) + waiting[queue] for queue, end in latest.items()}
-    taken: dict[MessageQueue, int] = {}
-    room = max_rows
-    for queue in sorted(latest, key=lambda queue: waiting[queue]):  # small ones first: rounding up costs them little
-        share = min(-(-max_rows * waiting[queue] // total), room)
-        taken[queue] = start[queue] + share if queue in start else latest[queue]
-        room -= share
-    return taken
+    shares = {queue: max_rows * count // total for queue, count in waiting.items()}
+    left = max_rows - sum(shares.values())  # fewer than there are queues whose share was rounded down
+    queues = sorted(latest)
+    first = sum(start.get(queue, 0) for queue in queues) // max_rows % len(queues)
+    in_turn = (queue for queue in (*queues[first:], *queues[:first]) if shares[queue] < waiting[queue])
+    for queue in islice(in_turn, left):
+        shares[queue] += 1
+    return {queue: start.get(queue, end) + shares[queue] for queue, end in latest.items()}
 
 
 def check_forward(start: Offsets, latest: Offsets, *, fail: bool) -> dict[MessageQueue, str]:
@@ -68,6 +71,18 @@ def check_forward(start: Offsets, latest: Offsets, *, fail: bool) -> dict[Messag
     }
     if lost and fail:
         raise DataLoss(_loss(lost.values()))
+    return lost
+
+
+def check_end(end: Offsets, latest: Offsets, *, fail: bool) -> list[str]:
+    """A word on each queue that does not reach as far as it is to be read."""
+    lost = [
+        f"{named(queue)} ends at {latest[queue]}, but is to be read up to {offset}"
+        for queue, offset in end.items()
+        if queue in latest and latest[queue] < offset
+    ]
+    if lost and fail:
+        raise DataLoss(_loss(lost))
     return lost
 
 
@@ -101,6 +116,24 @@ def check_read(reached: Offsets, latest: Offsets, *, fail: bool) -> dict[Message
     }
     if lost and fail:
         raise DataLoss(f"{_loss(lost.values())}, or give the topic as many read queues as before")
+    return lost
+
+
+def check_deleted(reached: Offsets, places: Iterable[Place], *, fail: bool) -> dict[Place, str]:
+    """A word on each of these places, where a topic was read that is not there any more. How far it went, nobody can
+    say."""
+    lost: dict[Place, str] = {}
+    for topic, broker in sorted(places):
+        unread = ", ".join(
+            f"{offset} on in queue {queue.queue_id}"
+            for queue, offset in sorted(reached.items())
+            if (queue.topic, queue.broker_name) == (topic, broker)
+        )
+        lost[topic, broker] = (
+            f"the topic {topic} is gone from broker {broker}; messages from {unread} were not read, if there were any"
+        )
+    if lost and fail:
+        raise DataLoss(_loss(lost.values()))
     return lost
 
 

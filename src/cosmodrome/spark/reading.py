@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from cosmodrome.client.pulling import NOTHING_THERE
 from cosmodrome.codes import ResponseCode
 from cosmodrome.config import MIB
 from cosmodrome.errors import BrokerError, CosmodromeError
-from cosmodrome.model import Property, Subscription
+from cosmodrome.model import ALL_TAGS, MessageQueue, Property, Subscription
 from cosmodrome.spark.decoding import Records
-from cosmodrome.spark.link import MAX_PAUSE_SECONDS, Cluster, may_pass
+from cosmodrome.spark.link import MAX_PAUSE_SECONDS, Cluster, NotReady, may_pass
 from cosmodrome.spark.options import SourceOptions
 from cosmodrome.spark.planning import Range
+from cosmodrome.spark.positions import Positions
 from cosmodrome.spark.progress import DataLoss, named
 from cosmodrome.spark.pulling import pull_request
 from cosmodrome.spark.schema import BatchMaker
@@ -29,7 +32,21 @@ log = logging.getLogger(__name__)
 BATCH_ROWS = 10_000
 BATCH_BYTES = 8 * MIB
 
+# How long a queue with a gap is watched: brokers delete messages first, and move the queue's beginning a moment later.
+GAP_TRIES = 3
+GAP_PAUSE_SECONDS = 0.5
+
 _FOUND = ResponseCode.SUCCESS
+_REMOVED = "MESSAGE_WAS_REMOVING"  # so Apache's brokers remark that they have passed over deleted messages
+_MAX_DOUBLINGS = 20
+
+
+class _Pulled(NamedTuple):
+    """Records of the offsets from `begin` to before `end`, as a broker sent them."""
+
+    body: bytes
+    begin: int
+    end: int
 
 
 class RangeReader:
@@ -39,54 +56,94 @@ class RangeReader:
         self._cluster = cluster
         self._options = options
         self._maker = maker
+        self._positions = Positions(cluster, options)
+        self._with_gaps: set[MessageQueue] = set()  # by nature
 
     def batches(self, ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
         for wanted in ranges:
             yield from self._batches(wanted)
 
     def _batches(self, wanted: Range) -> Iterator[pa.RecordBatch]:
-        pending: list[bytes] = []
+        pending: list[_Pulled] = []
         rows = size = 0
-        for body, count in self._pulled(wanted):
-            pending.append(body)
-            rows += count
-            size += len(body)
+        for pulled in self._pulled(wanted):
+            pending.append(pulled)
+            rows += pulled.end - pulled.begin
+            size += len(pulled.body)
             if rows >= BATCH_ROWS or size >= BATCH_BYTES:
                 yield from self._made(wanted, pending)
                 pending, rows, size = [], 0, 0
         if pending:
             yield from self._made(wanted, pending)
 
-    def _made(self, wanted: Range, pending: list[bytes]) -> Iterator[pa.RecordBatch]:
+    def _made(self, wanted: Range, pending: list[_Pulled]) -> Iterator[pa.RecordBatch]:
         """A batch, unless nothing of what was pulled is wanted."""
-        records = Records(pending[0] if len(pending) == 1 else b"".join(pending))
+        records = Records(pending[0].body if len(pending) == 1 else b"".join([pulled.body for pulled in pending]))
+        subscription = self._options.wanted(wanted.queue.topic)
+        if subscription.expression == ALL_TAGS and len(records) < sum(end - begin for _, begin, end in pending):
+            self._check_gaps(wanted.queue, pending)
         offsets = records.queue_offsets
         if offsets[0] < wanted.begin or offsets[-1] >= wanted.end:
             records = records.select((offsets >= wanted.begin) & (offsets < wanted.end))
-        if tags := self._options.wanted(wanted.queue.topic).tags:  # a broker goes by their hashes
+        if tags := subscription.tags:  # a broker goes by their hashes
             records = records.select(records.has_property(Property.TAGS, tags))
         if self._options.keys:
             records = records.select(records.has_property(Property.KEYS, self._options.keys))
         if len(records):
             yield self._maker.make(records, wanted.queue.broker_name)
 
-    def _pulled(self, wanted: Range) -> Iterator[tuple[bytes, int]]:
-        """Records as they were pulled, and about how many. A pull that fails is repeated from where it was."""
+    def _check_gaps(self, queue: MessageQueue, pending: Sequence[_Pulled]) -> None:
+        """Not all that was asked for came, though nothing was filtered. Compacted topics and repaired stores have gaps
+        and keep their beginnings; where messages were deleted, the queue begins behind them, if not at once."""
+        gap = _first_gap(pending)
+        if gap is not None and self._begins_behind(gap[0], queue):
+            text = f"messages {gap[0]} to {gap[1] - 1} of {named(queue)} are gone, deleted while they were to be read"
+            _lose(text, fail=self._options.fail_on_data_loss)
+
+    def _begins_behind(self, offset: int, queue: MessageQueue) -> bool:
+        """Not waited for twice."""
+        for left in reversed(range(1 if queue in self._with_gaps else GAP_TRIES)):
+            if self._positions.earliest([queue])[queue] > offset:
+                return True
+            if left:
+                time.sleep(GAP_PAUSE_SECONDS)
+        self._with_gaps.add(queue)
+        return False
+
+    def _pulled(self, wanted: Range) -> Iterator[_Pulled]:
+        """What there is in the range. A pull that fails is repeated from where it was."""
         offset, failures = wanted.begin, 0
         subscription = self._options.wanted(wanted.queue.topic)
         while offset < wanted.end:
             try:
                 for body, next_offset in _Pulls(self._cluster, wanted, subscription, self._options, offset):
                     if body:
-                        yield body, next_offset - offset
+                        yield _Pulled(body, offset, next_offset)
                     offset, failures = next_offset, 0
             except CosmodromeError as error:
                 failures += 1
                 if failures >= self._options.offset_retries or not may_pass(error):
                     raise
                 log.warning("%s; reading on at %d of %s", error, offset, named(wanted.queue))
-                pause_seconds = self._options.offset_retry_interval_ms / 1000 * 2 ** (failures - 1)
+                pause_seconds = self._options.offset_retry_interval_ms / 1000 * 2 ** min(failures - 1, _MAX_DOUBLINGS)
                 time.sleep(min(pause_seconds, MAX_PAUSE_SECONDS))
+
+
+def _first_gap(pending: Iterable[_Pulled]) -> tuple[int, int] | None:
+    """The first offsets that were asked for and did not come, the last one not included."""
+    for body, begin, end in pending:
+        edges = np.concatenate(([begin - 1], Records(body).queue_offsets, [end]))
+        before = np.flatnonzero(np.diff(edges) > 1)
+        if before.size:
+            return int(edges[before[0]]) + 1, int(edges[before[0] + 1])
+    return None
+
+
+def _lose(text: str, *, fail: bool) -> None:
+    """DataLoss, or a warning where that is allowed."""
+    if fail:
+        raise DataLoss(f"{text}. Set the option failOnDataLoss to false to go on with what is there")
+    log.warning("%s", text)
 
 
 class _Pulls:
@@ -101,6 +158,7 @@ class _Pulls:
         self._options = options
         self._offset = offset
         self._address = cluster.member(wanted.queue)
+        self._is_master = cluster.has_master(wanted.queue)
 
     def __iter__(self) -> Iterator[tuple[bytes, int]]:
         """Each body of records with the offset to go on at; the body is empty when nothing there was wanted."""
@@ -128,24 +186,44 @@ class _Pulls:
 
     def _taken(self, reply: Command) -> bytes:
         """What the answer brings, with our offset moved behind it."""
-        if reply.code == _FOUND:
-            self._offset = PullReply.decode(reply).next_begin_offset
-            return bytes(reply.body)
-        if reply.code not in NOTHING_THERE:
+        if reply.code != _FOUND and reply.code not in NOTHING_THERE:
             raise BrokerError(reply.code, reply.remark or "", self._address)
         answer = PullReply.decode(reply)
-        if reply.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
-            self._offset = max(self._offset, answer.next_begin_offset)
+        if reply.code in (_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
+            self._go_on(answer, reply.remark or "")
         else:
             self._missing(answer)
-        return b""
+        return bytes(reply.body) if reply.code == _FOUND else b""
+
+    def _go_on(self, answer: PullReply, remark: str) -> None:
+        """To where the broker says. One that stays where it is must not be asked again and again: so answers a slave
+        that has nothing more, as it takes its master to be there."""
+        queue, begin, end = self._wanted.queue, self._offset, answer.next_begin_offset
+        if end <= begin:
+            raise NotReady(
+                self._address,
+                f"it gives nothing of {named(queue)} from {begin} on ({remark}); it has {_extent(answer)}",
+            )
+        if remark == _REMOVED:
+            last = min(end, self._wanted.end) - 1
+            text = f"messages {begin} to {last} of {named(queue)} are gone, deleted while they were to be read"
+            _lose(text, fail=self._options.fail_on_data_loss)
+        self._offset = end
 
     def _missing(self, answer: PullReply) -> None:
-        """Our offset is before the first message, or behind the last one, though the range was there when planned."""
+        """Our offset is before the first message, or behind the last one, though the range was there when planned. A
+        slave that ends before it has only not got the rest yet."""
         queue, begin, end = self._wanted.queue, self._offset, self._wanted.end
-        there = f"{answer.min_offset} to {answer.max_offset - 1}" if answer.max_offset > answer.min_offset else "none"
-        text = f"messages {begin} to {end - 1} of {named(queue)} are gone; it has {there}"
-        if self._options.fail_on_data_loss:
-            raise DataLoss(f"{text}. Set the option failOnDataLoss to false to go on with what is there")
-        log.warning("%s", text)
+        if begin >= answer.max_offset and not self._is_master:
+            raise NotReady(
+                self._address,
+                f"this slave has not got {named(queue)} from {begin} on yet, or never will; it has {_extent(answer)}",
+            )
+        text = f"messages {begin} to {end - 1} of {named(queue)} are gone; it has {_extent(answer)}"
+        _lose(text, fail=self._options.fail_on_data_loss)
         self._offset = min(max(answer.min_offset, begin), end) if answer.min_offset > begin else end
+
+
+def _extent(answer: PullReply) -> str:
+    """What the answering broker has of the queue."""
+    return f"{answer.min_offset} to {answer.max_offset - 1}" if answer.max_offset > answer.min_offset else "none"

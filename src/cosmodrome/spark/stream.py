@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -24,7 +24,7 @@ from cosmodrome.spark.group import GroupProgress
 from cosmodrome.spark.link import Cluster
 from cosmodrome.spark.options import SourceOptions
 from cosmodrome.spark.positions import Positions
-from cosmodrome.spark.progress import MeanSize, Offsets, Patience
+from cosmodrome.spark.progress import MeanSize, Offsets, Patience, Place
 from cosmodrome.spark.tasks import TaskReader
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,10 @@ class RocketMQStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAv
         self._patience = Patience(options.limits.min_offsets, options.limits.max_trigger_delay_ms)
         self._mean = MeanSize()
         self._left_out: dict[MessageQueue, str] = {}
+        self._deleted: set[Place] = set()
+        self._away: set[str] = set()
         self._cluster: Cluster | None = None
+        self._made_positions: Positions | None = None
         self._group: GroupProgress | None = None
 
     def _connected(self) -> Cluster:
@@ -64,7 +67,9 @@ class RocketMQStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAv
         return self._cluster
 
     def _positions(self) -> Positions:
-        return Positions(self._connected(), self._options)
+        if self._made_positions is None:
+            self._made_positions = Positions(self._connected(), self._options)
+        return self._made_positions
 
     # --- offsets
 
@@ -114,8 +119,10 @@ class RocketMQStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAv
         if now - self._newest_at >= self._options.offset_poll_interval_ms / 1000:
             positions = self._positions()
             if now - self._queues_at >= ROUTE_INTERVAL_SECONDS:
-                self._queues, self._queues_at = positions.queues(under_way=True), now
+                self._queues = positions.queues(under_way=True)
+                self._note_away({queue.broker_name for queue in self._options.assigned})
                 self._check_left_out(reached)
+                self._queues_at = time.monotonic()  # it may have taken long
             self._newest, self._newest_at = self._latest(positions, reached), now
             if self._ends:
                 self._target = self._newest
@@ -130,11 +137,16 @@ class RocketMQStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAv
             kept = tuple(queue for queue in self._queues if queue.broker_name in there)
             if not kept or kept == self._queues:
                 raise
-            log.warning(
-                "brokers %s are gone; reading on without", {queue.broker_name for queue in self._queues} - set(there)
-            )
-            self._queues = kept
+            known, self._queues = self._queues, kept
+            self._note_away({queue.broker_name for queue in known})
             return positions.latest(kept, reached)
+
+    def _note_away(self, known: set[str]) -> None:
+        """Of these brokers, those whose queues are left out."""
+        away = known - {queue.broker_name for queue in self._queues}
+        if away - self._away:
+            log.warning("brokers %s are gone; reading on without", ", ".join(sorted(away)))
+        self._away = away
 
     def _check_left_out(self, reached: Offsets) -> None:
         """A topic that has fewer queues than before may have messages in the others that nobody can read any more. The
@@ -143,14 +155,25 @@ class RocketMQStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAv
             return
         if self._options.fail_on_data_loss:
             progress.check_topics(queue.topic for queue in reached if not self._options.reads(queue.topic))
-        there = {(queue.topic, queue.broker_name) for queue in self._queues}
-        gone = {queue for queue in reached if (queue.topic, queue.broker_name) in there}.difference(self._queues)
+        there = set(map(_place, self._queues))
+        missing = [queue for queue in reached if _place(queue) not in there and self._options.reads(queue.topic)]
+        self._check_deleted(reached, {_place(queue): queue for queue in missing})
+        gone = {queue for queue in reached if _place(queue) in there}.difference(self._queues)
         newest = self._positions().latest(gone) if gone else {}
         left_out = progress.check_read(reached, newest, fail=self._options.fail_on_data_loss)
         for queue, loss in left_out.items():
             if queue not in self._left_out:
                 log.warning("%s", loss)
         self._left_out = left_out
+
+    def _check_deleted(self, reached: Offsets, missing: Mapping[Place, MessageQueue]) -> None:
+        """`missing` has one queue of each place that no route names any more."""
+        self._deleted.intersection_update(missing)
+        unclear = [queue for place, queue in missing.items() if place not in self._deleted]
+        found = set(map(_place, self._positions().without_topic(unclear))) if unclear else set()
+        for loss in progress.check_deleted(reached, found, fail=self._options.fail_on_data_loss).values():
+            log.warning("%s", loss)
+        self._deleted |= found
 
     def _admitted(self, begin: Offsets, newest: Offsets, limit: ReadLimit) -> dict[MessageQueue, int]:
         waiting = {queue: newest[queue] - begin[queue] for queue in newest}
@@ -190,3 +213,7 @@ class RocketMQStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAv
     def stop(self) -> None:
         if self._cluster is not None:
             self._cluster.close()
+
+
+def _place(queue: MessageQueue) -> Place:
+    return queue.topic, queue.broker_name

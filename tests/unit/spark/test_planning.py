@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cosmodrome.model import MessageQueue
@@ -62,6 +62,17 @@ def test_small_queues_share_a_task_and_large_ones_are_split() -> None:
     assert tasks([], Slicing()) == []
 
 
+@given(offsets, slicings)
+@example({queue(0): 1_000}, Slicing(600))
+@example({queue(0): 9}, Slicing(6))
+@example({queue(0): 3, queue(1): 3, queue(2): 1}, Slicing(6, 2))
+def test_there_are_as_many_tasks_as_the_user_wants_at_least(end: dict[MessageQueue, int], slicing: Slicing) -> None:
+    wanted = ranges(dict.fromkeys(end, 0), end)
+    made = tasks(wanted, slicing)
+    assert len(made) >= min(slicing.min_partitions or 1, sum(end.values()))
+    assert sum(len(piece) for task in made for piece in task) == sum(end.values())
+
+
 @given(offsets, offsets, st.none() | st.integers(1, 10**6))
 def test_admission_goes_forward_and_keeps_the_limit(
     start: dict[MessageQueue, int], more: dict[MessageQueue, int], limit: int | None
@@ -76,10 +87,24 @@ def test_admission_goes_forward_and_keeps_the_limit(
     assert sum(taken.values()) == (total if limit is None else min(total, limit))
 
 
-def test_a_small_queue_is_not_left_out_beside_a_large_one() -> None:
-    latest = {queue(0): 1_000_000, queue(1): 3}
-    end = progress.admitted({queue(0): 0, queue(1): 0}, latest, 10)
-    assert end[queue(1)] >= 1
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=8), st.integers(1, 20))
+@example([1_000_000, 1, 1, 1, 1], 4)
+@example([1_000_000, 1, 1, 1, 1], 5)
+@example([1, 1, 1, 1, 1_000_000], 1)
+@example([1_000_000, 3], 10)
+def test_no_queue_is_left_out_for_ever_be_it_full_or_nearly_empty(waiting: list[int], limit: int) -> None:
+    """However little is admitted, and though something comes into every queue all the time."""
+    start = {queue(number): 17 * number for number in range(len(waiting))}
+    latest = {queue(number): 17 * number + count for number, count in enumerate(waiting)}
+    for _ in range(5):
+        begin = dict(start)
+        for _ in waiting:
+            latest = {each: end + 1 for each, end in latest.items()}
+            before, start = start, progress.admitted(start, latest, limit)
+            total = sum(latest[each] - before[each] for each in latest)
+            assert sum(start[each] - before[each] for each in latest) == min(total, limit)
+            assert all(before[each] <= start[each] <= latest[each] for each in latest)
+        assert all(start[each] > begin[each] for each in latest)
 
 
 @given(offsets)

@@ -47,6 +47,16 @@ def test_a_fresh_one_is_used_again_by_who_asks_the_same_cluster(closed: list[Clu
     assert closed == []
 
 
+def test_routes_are_asked_for_anew_by_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slave that stood in for its master would be read for good; connections stay."""
+    forgotten: list[Cluster] = []
+    monkeypatch.setattr(Cluster, "forget_routes", lambda cluster: forgotten.append(cluster))
+    first = used(HERE)
+    forgotten.clear()
+    assert used(HERE) is first
+    assert forgotten == [first]
+
+
 def test_one_has_it_at_a_time() -> None:
     with pool.connected(HERE) as first:
         assert used(HERE) is not first
