@@ -12,16 +12,20 @@ import pyarrow as pa
 import pytest
 
 from cosmodrome.client.queue_choice import select_by_hash
-from cosmodrome.errors import ConfigError, InvalidMessage, RouteNotFound, SendFailed
+from cosmodrome.codes import ResponseCode
+from cosmodrome.errors import BrokerError, ConfigError, IllegalOperation, InvalidMessage, RouteNotFound, SendFailed
 from cosmodrome.model import CHECK_MAX_TIME_TOPIC, Message, MessageQueue
 from cosmodrome.spark import ledger as ledger_module
-from cosmodrome.spark.exactly_once import Verdict
+from cosmodrome.spark.exactly_once import TaskHalves, Verdict
 from cosmodrome.spark.ledger import BrokerLedger
 from cosmodrome.spark.link import Cluster as Link
+from cosmodrome.spark.pulling import pull_request
 from cosmodrome.spark.sink import RocketMQWriter, Written
 from cosmodrome.spark.sink_options import SinkOptions, sink_options
 from cosmodrome.testing import Cluster
 from cosmodrome.testing import cluster as make_cluster
+from cosmodrome.wire.command import Command
+from cosmodrome.wire.requests import EndTransaction
 from tests.spark.helpers import BROKER
 from tests.spark.mortal import die_in_commit
 
@@ -258,6 +262,110 @@ def test_a_driver_dies_in_mid_commit(
     again.commit([again.write(iter([numbered(100)]))])
     assert bodies(rocketmq, "rows") == list(range(100))
     assert [message.offset_msg_id for message in rocketmq.messages("rows")][:dies_after] == seen
+
+
+def forget_keys(cluster: Cluster) -> None:
+    """As Apache's brokers do when they are killed; their queues they still know."""
+    index = cluster.brokers[0].broker.store._index
+    assert index is not None
+    index.drop_all()
+
+
+@pytest.mark.parametrize("dies_after", [37, 99])
+def test_a_decision_stands_though_its_key_is_forgotten(
+    rocketmq: Cluster, monkeypatch: pytest.MonkeyPatch, dies_after: int
+) -> None:
+    monkeypatch.setattr(ledger_module, "PART_BYTES", 100)
+    rocketmq.create_topic("rows", queues=3)
+    for job in ("before", "job"):
+        given = once(rocketmq, "rows", job)
+        die_in_commit(given, [write(given, numbered(100))], dies_after if job == "job" else 0)
+    seen = [message.offset_msg_id for message in rocketmq.messages("rows")]
+    forget_keys(rocketmq)
+    for _ in range(2):
+        again = RocketMQWriter(given)
+        again.commit([again.write(iter([numbered(100)]))])
+        assert bodies(rocketmq, "rows") == list(range(100))
+    assert [message.offset_msg_id for message in rocketmq.messages("rows")][:dies_after] == seen
+
+
+def test_a_stream_looks_for_markers_from_that_of_its_last_batch_on(
+    rocketmq: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pulls: list[int] = []
+
+    def noted(queue: MessageQueue, offset: int, *more: Any) -> Command:
+        pulls.append(offset)
+        return pull_request(queue, offset, *more)
+
+    monkeypatch.setattr(ledger_module, "pull_request", noted)
+    link = Link(options(rocketmq).link)
+    ledger = BrokerLedger(link, once(rocketmq, "rows", "-"), may_create=True)
+    for batch in range(40):
+        scope = f"query:{batch}"
+        assert ledger.decision(scope) is None
+        assert ledger.decide(scope, f"run-{batch}", [TaskHalves(scope, 0, ())]).run == f"run-{batch}"
+    assert pulls == [0, *range(39)]  # one each
+    forget_keys(rocketmq)
+    found = [ledger.decision(f"query:{batch}") for batch in (0, 20, 39, 40)]
+    assert [each and each.run for each in found] == ["run-0", "run-20", "run-39", None]
+    assert ledger.decision("job:40") is None
+    link.close()
+
+
+def test_who_may_not_read_the_queue_of_markers_finds_them_by_key(
+    rocketmq: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_ledger: BrokerLedger, _queue: MessageQueue, _offset: int, _wanted: Any) -> Command:
+        raise BrokerError(refusal, "no permission of broker", "broker")
+
+    monkeypatch.setattr(BrokerLedger, "_pulled", refuse)
+    rocketmq.create_topic("rows")
+    refusal = ResponseCode.NO_PERMISSION
+    given = once(rocketmq, "rows", "job")
+    for _ in range(2):
+        writer = RocketMQWriter(given)
+        writer.commit([writer.write(iter([numbered(10)]))])
+    assert bodies(rocketmq, "rows") == list(range(10))
+    refusal = ResponseCode.TOPIC_NOT_EXIST
+    other = RocketMQWriter(once(rocketmq, "rows", "other"))
+    with pytest.raises(BrokerError):
+        other.commit([other.write(iter([numbered(10)]))])
+
+
+def test_the_producer_group_may_change_in_mid_commit(rocketmq: Cluster) -> None:
+    rocketmq.create_topic("rows", queues=3)
+    first = once(rocketmq, "rows", "job", producerGroup="ORDERS", sendRetries="2", sendRetryIntervalMs="10")
+    die_in_commit(first, [write(first, numbered(50))], dies_after=20)
+    renamed = RocketMQWriter(replace(first, group="BILLING"))
+    renamed.commit([renamed.write(iter([numbered(50)]))])
+    assert bodies(rocketmq, "rows") == list(range(50))
+    assert len(rocketmq.brokers[0].broker.transactions) == 0
+
+
+def test_a_half_message_that_is_refused_for_its_age_is_ended_all_the_same(
+    rocketmq: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Apache 5 does so with those that have the property CHECK_IMMUNITY_TIME_IN_SECONDS."""
+    transactions = rocketmq.brokers[0].broker.transactions
+    end = transactions.end
+
+    async def end_if_asked(request: EndTransaction) -> None:
+        if not request.from_transaction_check:
+            raise IllegalOperation("")
+        await end(request)
+
+    monkeypatch.setattr(transactions, "end", end_if_asked)
+    rocketmq.create_topic("rows", queues=3)
+    writer = RocketMQWriter(once(rocketmq, "rows", "job"))
+    batch = rows(body=[b"%d" % number for number in range(50)], shardingKey=["ann", "bob"] * 25)
+    writer.commit([writer.write(iter([batch]))])
+    assert bodies(rocketmq, "rows") == list(range(50))
+    for queue_id in range(3):
+        found = [int(message.body) for message in rocketmq.messages("rows") if message.queue.queue_id == queue_id]
+        assert found == sorted(found)
+    writer.abort([write(once(rocketmq, "rows", "other"), numbered(5)), None])
+    assert len(transactions) == 0
 
 
 def test_where_markers_live() -> None:

@@ -39,6 +39,8 @@ _HEX = np.array([f"{number:04X}" for number in range(2**16)], "S4")
 _MICROSECONDS_PER_MS = 1_000
 _MAX_ROWS = 2**32
 _NOT_TAKEN = RESERVED_PROPERTIES | {SPARK_ID}
+# Of the transaction that a row came from: Apache 5 would refuse to commit ours when it is as old as this says.
+_OF_ANOTHER_TRANSACTION = Property.CHECK_IMMUNITY_TIME_IN_SECONDS
 _DRAWN_IDS = UniqueIds(bytes(4))
 
 
@@ -164,6 +166,8 @@ class Encoder:
         first, count = int(offsets[0]), int(offsets[-1] - offsets[0])
         begins, names, values = offsets - offsets[0], maps.keys.slice(first, count), maps.items.slice(first, count)
         items = _or_nothing(_joined(names, "\x01", values, "\x02"), values)
+        if self._half:
+            items = pc.if_else(pc.equal(names, _OF_ANOTHER_TRANSACTION), "", items)
         reserved = [name for name in pc.unique(names).to_pylist() if not name or name in _NOT_TAKEN]
         if reserved:
             is_reserved = pc.is_in(names, pa.array(reserved, names.type))

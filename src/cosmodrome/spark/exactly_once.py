@@ -30,6 +30,17 @@ from cosmodrome.wire.record import SysFlag
 log = logging.getLogger(__name__)
 
 _SIZE_BYTES = 4
+# What batch jobs are called begins so; a stream's batch is `query:number`.
+JOB_SCOPE = "job:"
+
+
+def scope_before(scope: str) -> str | None:
+    """The epoch that was decided before anybody could decide this one: the batch before it in a stream. Jobs come in
+    any order."""
+    query, _, batch = scope.rpartition(":")
+    if scope.startswith(JOB_SCOPE) or not query or not batch.isdecimal() or int(batch) == 0:
+        return None
+    return f"{query}:{int(batch) - 1}"
 
 
 class Half(NamedTuple):
@@ -39,6 +50,7 @@ class Half(NamedTuple):
     queue: MessageQueue
     state_offset: int  # in the queue of half messages
     log_offset: int
+    group: str = ""  # that sent it, and alone may end it; old markers do not say
 
     @property
     def place(self) -> tuple[str, int]:
@@ -66,10 +78,11 @@ class TaskHalves:
     scope: str
     partition: int
     handles: tuple[Handle, ...]
+    group: str = ""
 
     def halves(self) -> list[Half]:
         names = RowNames(self.scope, self.partition)
-        return [Half(names.unique_id(handle.row), *handle[1:]) for handle in self.handles]
+        return [Half(names.unique_id(handle.row), *handle[1:], group=self.group) for handle in self.handles]
 
     def encode(self) -> bytes:
         queues = sorted({handle.queue for handle in self.handles})
@@ -77,6 +90,7 @@ class TaskHalves:
         columns = {
             "scope": self.scope,
             "partition": self.partition,
+            "group": self.group,
             "queues": [[queue.topic, queue.broker_name, queue.queue_id] for queue in queues],
             "rows": [handle.row for handle in self.handles],
             "in": [index[handle.queue] for handle in self.handles],
@@ -91,7 +105,7 @@ class TaskHalves:
         queues = [MessageQueue(*queue) for queue in columns["queues"]]
         rows = zip(columns["rows"], columns["in"], columns["state"], columns["log"], strict=True)
         handles = tuple(Handle(row, queues[at], state, place) for row, at, state, place in rows)
-        return cls(columns["scope"], columns["partition"], handles)
+        return cls(columns["scope"], columns["partition"], handles, columns.get("group", ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +113,14 @@ class Decision:
     """What the first marker of an epoch says: these half messages, and no others."""
 
     run: str
-    halves: Sequence[Half]
+    tasks: Sequence[TaskHalves]
+
+    def halves(self) -> list[Half]:
+        return halves_of(self.tasks)
+
+
+def halves_of(tasks: Iterable[TaskHalves]) -> list[Half]:
+    return [half for task in tasks for half in task.halves()]
 
 
 def pack_tasks(tasks: Iterable[TaskHalves]) -> bytes:
@@ -189,7 +210,7 @@ class Committer:
 
         Whenever this raises or dies, another call with the half messages of a repetition goes on from there.
         """
-        own = [half for task in tasks for half in task.halves()]
+        own = halves_of(tasks)
         decision = self._ledger.decision(scope)
         if decision is None:
             if not own:
@@ -198,10 +219,11 @@ class Committer:
         if decision.run == run:
             self._commit(own, {}, are_new=True)
             return
-        log.warning("%s was decided by an earlier run: its %d messages stand", scope, len(decision.halves))
-        decided = {half.place for half in decision.halves}
+        halves = decision.halves()
+        log.warning("%s was decided by an earlier run: its %d messages stand", scope, len(halves))
+        decided = {half.place for half in halves}
         spares = {half.row: half for half in own if half.place not in decided}
-        used = self._commit(decision.halves, spares, are_new=False)
+        used = self._commit(halves, spares, are_new=False)
         self.roll_back([half for half in spares.values() if half.row not in used])
 
     def _commit(self, halves: Sequence[Half], spares: Mapping[str, Half], *, are_new: bool) -> Collection[str]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
+from cosmodrome.client.pulling import NOTHING_THERE
+from cosmodrome.client.subscribing import subscription
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.config import MIB
 from cosmodrome.errors import (
@@ -20,7 +23,7 @@ from cosmodrome.errors import (
     CosmodromeError,
     RouteNotFound,
 )
-from cosmodrome.model import HALF_TOPIC, MASTER_ID, READ_WRITE, MessageQueue, Property
+from cosmodrome.model import HALF_TOPIC, MASTER_ID, READ_WRITE, MessageQueue, Property, Subscription
 from cosmodrome.spark.encoding import Shipment, drawn_name
 from cosmodrome.spark.exactly_once import (
     Decision,
@@ -31,16 +34,18 @@ from cosmodrome.spark.exactly_once import (
     Verdict,
     cut,
     pack_tasks,
+    scope_before,
     unpack_tasks,
 )
 from cosmodrome.spark.link import MAX_PAUSE_SECONDS, Cluster, Peer
+from cosmodrome.spark.pulling import READER_GROUP, pull_request
 from cosmodrome.spark.sending import Sender
 from cosmodrome.spark.sink_options import SinkOptions
 from cosmodrome.wire import properties as props
 from cosmodrome.wire.bodies import KVTable
 from cosmodrome.wire.command import Command
 from cosmodrome.wire.record import Record, decode_records, parse_offset_msg_id
-from cosmodrome.wire.requests import CreateTopic, EndTransaction, QueryMessage, SendReply, ViewMessage
+from cosmodrome.wire.requests import CreateTopic, EndTransaction, PullReply, QueryMessage, SendReply, ViewMessage
 
 log = logging.getLogger(__name__)
 
@@ -137,20 +142,27 @@ class BrokerLedger:
     # --- markers
 
     def decision(self, scope: str) -> Decision | None:
-        heads = self._heads(scope)
+        """By key, and if none is found so, in the queue: Apache's brokers may forget keys when they are killed. In a
+        stream the marker of the batch before says where to begin, so that nothing but new ones is looked at."""
+        before = scope_before(scope)
+        heads, *earlier = self._heads(scope, before) if before else self._heads(scope)
+        if not heads:
+            begin = next((records[0].queue_offset for records in earlier if records), 0)
+            heads = self._listed(scope, begin)
         return self._read(heads[0]) if heads else None
 
     def decide(self, scope: str, run: str, tasks: Sequence[TaskHalves]) -> Decision:
         *parts, last = cut(pack_tasks(tasks), PART_BYTES)
         offsets = [self._store("", part) for part in parts]
         head = self._store(scope, MarkerHead(run, offsets, last).encode())
-        return self._read(self._until_found(scope, head)[0])
+        first = self._until_found(scope, head)[0]
+        return Decision(run, tasks) if first.physical_offset == head else self._read(first)
 
     def _until_found(self, scope: str, head: int) -> list[Record]:
         """All markers of the epoch up to ours: keys are entered in the order of the log."""
         deadline = time.monotonic() + FIND_SECONDS
         while True:
-            heads = self._heads(scope)
+            (heads,) = self._heads(scope)
             if any(record.physical_offset == head for record in heads):
                 return heads
             if time.monotonic() >= deadline:
@@ -160,22 +172,51 @@ class BrokerLedger:
                 )
             time.sleep(FIND_PAUSE_SECONDS)
 
-    def _heads(self, scope: str) -> list[Record]:
-        """The heads of the markers that are seen, the first one first."""
+    def _heads(self, *scopes: str) -> list[list[Record]]:
+        """The heads of the markers that are found by key, of each epoch the first one first."""
         home = self._home()
 
-        def ask() -> list[Record]:
-            reply = self._cluster.call(self._cluster.master(home), _query(home.topic, scope))
-            return _records(reply, home.broker_name)
+        def ask() -> list[list[Record]]:
+            address = self._cluster.master(home)
+            replies = self._cluster.call_all([(address, _query(home.topic, scope)) for scope in scopes])
+            return [_records(reply, home.broker_name) for reply in replies]
 
-        found = [record for record in self._patiently(ask) if props.find(record.properties, Property.KEYS) == scope]
-        return sorted(found, key=lambda record: record.physical_offset)
+        return [_heads_of(scope, found) for scope, found in zip(scopes, self._patiently(ask), strict=True)]
+
+    def _listed(self, scope: str, begin: int) -> list[Record]:
+        """The heads of the first markers that are in the queue from `begin` on. A broker passes over others by their
+        tags, hundreds at a time, without reading them."""
+        home = self._home()
+        wanted = subscription(home.topic, _tag(scope), version=0)
+        offset = begin
+        while True:
+            try:
+                reply = self._patiently(partial(self._pulled, home, offset, wanted))
+            except BrokerError as refusal:
+                if refusal.code != ResponseCode.NO_PERMISSION and not refusal.is_lasting:
+                    raise
+                log.warning(
+                    "markers are looked for by key only, as %s may not read %s: %s", READER_GROUP, home, refusal
+                )
+                return []
+            if reply.code == ResponseCode.SUCCESS and (heads := _heads_of(scope, decode_records(reply.body))):
+                return heads
+            answer = PullReply.decode(reply)
+            if not offset < answer.next_begin_offset < answer.max_offset:
+                return []
+            offset = answer.next_begin_offset
+
+    def _pulled(self, queue: MessageQueue, offset: int, wanted: Subscription) -> Command:
+        address = self._cluster.master(queue)
+        reply = self._cluster.call(address, pull_request(queue, offset, _FOUND_AT_MOST, wanted))
+        if reply.code != ResponseCode.SUCCESS and reply.code not in NOTHING_THERE:
+            raise BrokerError(reply.code, reply.remark or "", address)
+        return reply
 
     def _read(self, head: Record) -> Decision:
         marker = MarkerHead.decode(head.body)
         parts = [self._at(self._home(), offset).body for offset in marker.part_offsets]
-        tasks = unpack_tasks(b"".join([*parts, marker.last_part]))
-        return Decision(marker.run, [half for task in tasks for half in task.halves()])
+        return Decision(marker.run, unpack_tasks(b"".join([*parts, marker.last_part])))
 
     def _at(self, queue: MessageQueue, log_offset: int) -> Record:
         def ask() -> Record:
@@ -193,7 +234,9 @@ class BrokerLedger:
         def stored(_shipment: Shipment, _queue: MessageQueue, reply: SendReply) -> None:
             found.append(parse_offset_msg_id(reply.msg_id)[2])
 
-        properties = props.append(drawn_name(), Property.KEYS, key) if key else drawn_name()
+        properties = drawn_name()
+        if key:
+            properties = props.append(props.append(properties, Property.KEYS, key), Property.TAGS, _tag(key))
         home = self._home()
         sender = Sender(self._cluster, self._options, stored)
         sender.send(Shipment(home.topic, home, (0,), body, properties))
@@ -279,6 +322,17 @@ class BrokerLedger:
             time.sleep(FIND_PAUSE_SECONDS)
 
 
+def _tag(scope: str) -> str:
+    """What tells the markers of an epoch in their queue; a name may have characters that mean something there."""
+    return hashlib.blake2b(scope.encode(), digest_size=8).hexdigest()
+
+
+def _heads_of(scope: str, records: Iterable[Record]) -> list[Record]:
+    """Those of the epoch, the first one first."""
+    found = [record for record in records if props.find(record.properties, Property.KEYS) == scope]
+    return sorted(found, key=lambda record: record.physical_offset)
+
+
 def _query(topic: str, key: str) -> Command:
     return Command.request(RequestCode.QUERY_MESSAGE, QueryMessage(topic, key, _FOUND_AT_MOST, 0, _EVER_MS))
 
@@ -295,6 +349,13 @@ def _is_of(record: Record, half: Half) -> bool:
     return record.topic == half.queue.topic and props.find(record.properties, Property.UNIQ_KEY) == half.row
 
 
+class _UnderWay(NamedTuple):
+    half: Half
+    peer: Peer
+    opaque: int
+    is_answer: bool  # told as if the broker had asked
+
+
 class _Ending:
     """Ends many half messages, of each queue one after the other: that is the order in which consumers see them."""
 
@@ -305,7 +366,7 @@ class _Ending:
         self._waiting: dict[MessageQueue, deque[Half]] = {}
         for half in halves:
             self._waiting.setdefault(half.queue, deque()).append(half)
-        self._under_way: deque[tuple[Half, Peer, int]] = deque()
+        self._under_way: deque[_UnderWay] = deque()
         self._refused: list[Half] = []
         self._unclear: list[Half] = []
         self._untold: list[Half] = []
@@ -315,7 +376,7 @@ class _Ending:
         for queue in list(self._waiting):
             self._next(queue)
         while self._under_way:
-            half, peer, opaque = self._under_way.popleft()
+            half, peer, opaque, is_answer = self._under_way.popleft()
             try:
                 reply = peer.fetch(opaque, self._options.send_timeout_ms / 1000)
             except CosmodromeError as error:
@@ -323,6 +384,10 @@ class _Ending:
                 self._cluster.drop(peer.address)
                 self._unclear.append(half)
                 self._untold += self._waiting.pop(half.queue)
+                continue
+            if reply.code == ResponseCode.ILLEGAL_OPERATION and not is_answer:
+                # Apache 5 says so too of a half message that is older than a property of it allows, unless it asked.
+                self._tell(half, is_answer=True)
                 continue
             if reply.code != ResponseCode.SUCCESS:
                 log.warning("%s answered %d to %s: %s", peer.address, reply.code, self._verdict.name, reply.remark)
@@ -333,27 +398,29 @@ class _Ending:
         return Ended(self._refused, self._unclear, self._untold)
 
     def _next(self, queue: MessageQueue) -> None:
-        waiting = self._waiting[queue]
-        if not waiting:
-            return
-        half = waiting.popleft()
+        if waiting := self._waiting[queue]:
+            self._tell(waiting.popleft())
+
+    def _tell(self, half: Half, *, is_answer: bool = False) -> None:
         try:
-            peer = self._cluster.peer(self._cluster.master(queue))
-            opaque = peer.send(self._command(half))
+            peer = self._cluster.peer(self._cluster.master(half.queue))
+            opaque = peer.send(self._command(half, is_answer))
         except CosmodromeError as error:
+            waiting = self._waiting.pop(half.queue)
             log.warning("%s; %d messages are not %s", error, len(waiting) + 1, self._verdict.name)
             if isinstance(error, ConnectionFailed):
                 self._cluster.drop(error.address)
-            self._untold += [half, *self._waiting.pop(queue)]
+            self._untold += [half, *waiting]
         else:
-            self._under_way.append((half, peer, opaque))
+            self._under_way.append(_UnderWay(half, peer, opaque, is_answer))
 
-    def _command(self, half: Half) -> Command:
+    def _command(self, half: Half, is_answer: bool) -> Command:
         header = EndTransaction(
-            self._options.group,
+            half.group or self._options.group,
             half.state_offset,
             half.log_offset,
             self._verdict,
+            is_answer,
             msg_id=half.row,
             transaction_id=half.row,
             topic=half.queue.topic,

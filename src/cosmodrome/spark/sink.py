@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 from cosmodrome.errors import ConfigError, CosmodromeError
 from cosmodrome.model import MessageQueue
 from cosmodrome.spark.encoding import Encoder, RowNames, Shipment
-from cosmodrome.spark.exactly_once import Committer, Handle, TaskHalves
+from cosmodrome.spark.exactly_once import JOB_SCOPE, Committer, Handle, TaskHalves, halves_of
 from cosmodrome.spark.ledger import BrokerLedger
 from cosmodrome.spark.link import Cluster
 from cosmodrome.spark.pacing import paced
@@ -52,7 +52,7 @@ class TaskWriter:
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
-        self._own_scope = f"job:{options.job_id}" if options.job_id else uuid.uuid4().hex
+        self._own_scope = f"{JOB_SCOPE}{options.job_id}" if options.job_id else uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Return when every row is acknowledged."""
@@ -81,7 +81,7 @@ class TaskWriter:
         what it has decided stands: these half messages are left to the repetition."""
         if not self._options.exactly_once or None not in messages:
             return
-        halves = [half for task in _tasks(messages) for half in task.halves()]
+        halves = halves_of(_tasks(messages))
         with suppress(CosmodromeError), connected(self._options.link) as cluster:
             self._committer(cluster, may_create=False).roll_back(halves)
 
@@ -154,7 +154,7 @@ class _Task:
         return Written(self._rows, self._task().encode())
 
     def _task(self) -> TaskHalves:
-        return TaskHalves(self._scope, self._partition, tuple(sorted(self._handles)))
+        return TaskHalves(self._scope, self._partition, tuple(sorted(self._handles)), self._options.group)
 
     def _stored(self, shipment: Shipment, queue: MessageQueue, reply: SendReply) -> None:
         self._rows += len(shipment.rows)

@@ -101,6 +101,17 @@ def test_spark_may_use_larger_types() -> None:
     assert (second.body, props.find(second.properties, "TAGS")) == (b"b", None)
 
 
+@pytest.mark.parametrize("exactly_once", [False, True])
+def test_how_long_another_transaction_was_left_alone_is_not_said_of_a_half_message(exactly_once: bool) -> None:
+    given = {"nameServer": "host:1", "topic": "orders", "exactlyOnce": str(exactly_once).lower()}
+    properties = [[("mine", "yes"), ("CHECK_IMMUNITY_TIME_IN_SECONDS", "30")], [("CHECK_IMMUNITY_TIME_IN_SECONDS", "")]]
+    batch = pa.record_batch({"body": pa.array([b"a", b"b"]), "properties": pa.array(properties, STRINGS)})
+    shipments = list(Encoder(sink_options(given, streaming=True), RowNames("query:1", 0), locate).shipments(batch))
+    first = shipments[0] if exactly_once else decode_batch(shipments[0].body)[0]
+    assert props.find(first.properties, "mine") == "yes"
+    assert props.find(first.properties, "CHECK_IMMUNITY_TIME_IN_SECONDS") == (None if exactly_once else "30")
+
+
 def encoder() -> Encoder:
     return Encoder(sink_options({"nameServer": "host:1", "topic": "orders"}, streaming=True), None, locate)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import zlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from enum import Enum, auto
 
+import orjson
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -25,6 +27,7 @@ from cosmodrome.spark.exactly_once import (
     Verdict,
     cut,
     pack_tasks,
+    scope_before,
     unpack_tasks,
 )
 from cosmodrome.spark.progress import DataLoss
@@ -106,7 +109,7 @@ class Ledger:
 
     def _first(self) -> Decision | None:
         for run, tasks in self._brokers.markers[:1]:
-            return Decision(run, [half for task in tasks for half in task.halves()])
+            return Decision(run, tasks)
         return None
 
     def decide(self, scope: str, run: str, tasks: Sequence[TaskHalves]) -> Decision:
@@ -230,7 +233,13 @@ def test_rows_that_nothing_carries_any_more_are_missed() -> None:
 handles = st.builds(
     Handle, st.integers(0, 2**32 - 1), st.sampled_from(QUEUES), st.integers(0, 2**40), st.integers(0, 2**50)
 )
-tasks = st.builds(TaskHalves, st.text(min_size=1), st.integers(0, 10_000), st.lists(handles, max_size=9).map(tuple))
+tasks = st.builds(
+    TaskHalves,
+    st.text(min_size=1),
+    st.integers(0, 10_000),
+    st.lists(handles, max_size=9).map(tuple),
+    st.text(max_size=9),
+)
 
 
 @given(st.lists(tasks, max_size=4), st.integers(1, 300))
@@ -239,6 +248,31 @@ def test_a_marker_is_read_as_it_was_written(written: list[TaskHalves], part_byte
     head = MarkerHead.decode(MarkerHead("run", list(range(len(parts))), last).encode())
     assert (head.run, list(head.part_offsets)) == ("run", list(range(len(parts))))
     assert unpack_tasks(b"".join([*parts, head.last_part])) == written
+
+
+def test_half_messages_know_the_group_that_sent_them_unless_their_marker_is_old() -> None:
+    written = TaskHalves(SCOPE, 0, (Handle(1, QUEUES[0], 2, 300),), "ORDERS")
+    assert [half.group for half in TaskHalves.decode(written.encode()).halves()] == ["ORDERS"]
+    columns = orjson.loads(zlib.decompress(written.encode()))
+    del columns["group"]
+    (half,) = TaskHalves.decode(zlib.compress(orjson.dumps(columns))).halves()
+    assert (half.group, half.log_offset) == ("", 300)
+
+
+@pytest.mark.parametrize(
+    ("scope", "before"),
+    [
+        ("7a1:12", "7a1:11"),
+        ("7a1:1", "7a1:0"),
+        ("7a1:0", None),
+        ("job:orders:12", None),
+        ("job:12", None),
+        ("job:12:", None),
+        ("12", None),
+    ],
+)
+def test_only_batches_of_a_stream_have_one_before_them(scope: str, before: str | None) -> None:
+    assert scope_before(scope) == before
 
 
 def test_rows_are_named_alike_in_every_run() -> None:
