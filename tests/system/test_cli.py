@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from cosmodrome.blocking import Producer
 from cosmodrome.model import Message
-from tests.system.daemons import BROKER_CONF, Daemon, cosmodrome, cosmodrome_json, up
+from tests.system.daemons import BROKER_CONF, PATIENCE_SECONDS, Daemon, cosmodrome, cosmodrome_json, up
 
 
 def test_a_first_message(tmp_path: Path) -> None:
@@ -77,8 +81,13 @@ def test_brokers_register_with_every_name_server(tmp_path: Path) -> None:
             assert broker.interrupt() == 0
 
 
-def test_several_brokers_behind_one_name_server(tmp_path: Path) -> None:
-    with up(tmp_path, "--brokers", "2") as daemon:
+@pytest.mark.parametrize(
+    ("first", "expected"), [("", {"broker-a", "broker-b"}), ("brokerName=broker-b\n", {"broker-b", "broker-c"})]
+)
+def test_several_brokers_behind_one_name_server(tmp_path: Path, first: str, expected: set[str]) -> None:
+    conf = tmp_path / "named.conf"
+    conf.write_text(first + BROKER_CONF)
+    with up(tmp_path, "--brokers", "2", "-c", str(conf)) as daemon:
         namesrv = daemon.address("name server")
         names = set()
         for index in range(24):  # the topic spreads to both brokers once both have registered it
@@ -86,8 +95,23 @@ def test_several_brokers_behind_one_name_server(tmp_path: Path) -> None:
             names.add(sent["brokerName"])
             if len(names) == 2:
                 break
-        assert names == {"broker-a", "broker-b"}
+        assert names == expected
         assert daemon.interrupt() == 0
+
+
+def test_who_is_no_name_server_is_not_waited_for_but_a_topic_is(tmp_path: Path) -> None:
+    with up(tmp_path) as daemon:
+        namesrv = daemon.address("name server")
+        asked = cosmodrome("tail", "later", "--namesrv", daemon.address("broker broker-a"))
+        assert (asked.returncode, asked.stderr.count("\n")) == (1, 1), asked.stderr
+        assert "Is it a name server?" in asked.stderr
+        command = [sys.executable, "-m", "cosmodrome", "tail", "later", "--limit", "1", "--namesrv", namesrv]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as tail:
+            assert tail.stderr is not None
+            assert "waiting for later" in tail.stderr.readline()
+            assert cosmodrome("send", "later", "Hello", "--namesrv", namesrv).returncode == 0
+            shown, said = tail.communicate(timeout=PATIENCE_SECONDS)
+            assert (tail.returncode, shown.endswith(" Hello\n"), said) == (0, True, "")
 
 
 def test_errors_say_what_to_do_without_a_traceback(tmp_path: Path) -> None:
@@ -105,13 +129,15 @@ def test_errors_say_what_to_do_without_a_traceback(tmp_path: Path) -> None:
             ("broker", "-n", "127.0.0.1:1", "-c", str(odd_conf)): "listenPort=many: write a whole number",
             ("send", "../x", "body"): "topic name '../x' is illegal",
             ("send", "t", ""): "body is empty",
-            ("send", "t", "body", "--namesrv", "127.0.0.1:1"): "127.0.0.1:1",
+            ("send", "t", "body", "--namesrv", "127.0.0.1:1"): "Is it running?",
+            ("tail", "t", "--namesrv", "127.0.0.1:1"): "Is it running?",
+            ("trace", "7F000001", "--namesrv", "127.0.0.1:1"): "Is it running?",
         }
         for arguments, expected in cases.items():
             done = cosmodrome(*arguments)
             assert done.returncode == 1, (arguments, done)
             assert expected in done.stderr
-            assert "Traceback" not in done.stderr
+            assert done.stderr.count("\n") == 1, done.stderr
     assert cosmodrome("send", "t").returncode == 2
     assert cosmodrome("send", "t", "b", "--property", "x").returncode == 2
 

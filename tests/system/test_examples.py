@@ -19,17 +19,24 @@ PRINTED = {
     "assignments": ["alone: 4 queues", "with another: 2 fewer"],
     "async_for": ["order 0, order 1, order 2"],
     "broadcasting": ["one got prices changed", "two got prices changed"],
+    "by_config": ["one reads 0", "the other reads 1 2 3"],
+    "compression": ["30000 bytes; less than a tenth of it on disk: 1 of 2"],
+    "consume_from_time": ["begins with of today"],
+    "consume_hooks": ["about to handle an order", "handled, or not: CONSUME_SUCCESS"],
     "consume_lists": ["a list of 5", "a list of 2", "stored 0 1 2 3 4"],
     "control": ["first", "paused", "second", "first again", "failed within the hour: 0"],
     "delay": ["three messages wait", "one was taken back"],
     "filters": ["fruit: apple melon", "dear: lamp melon"],
+    "guarded": ["let in: SEND_OK"],
     "hooks": ["sent to ex-hooks - SEND_OK", "refused: no sends on sundays"],
     "lite_pull_consumer": ["first second - committed True"],
+    "machine_rooms": ["of broker-a in the east, the east reads 4 queues and the west 0"],
     "namespace": [
         "red sent to ex-namespace",
         "blue sent to ex-namespace",
         "brokers call it blue%ex-namespace - for blue",
     ],
+    "orderly_commit": ["booking -5 5", "booking -5 5"],
     "orderly_consumer": ["created > bank asked > paid > sent"],
     "pull_consumer": ["found 5"],
     "push_consumer": ["billed order 1 key 1"],
@@ -59,6 +66,7 @@ PRINTED = {
     "topic_reader": ["event 0, event 1, event 2"],
     "trace": ["now type: cosmodrome trace [0-9A-F]{32}"],
     "transaction": ["SEND_OK COMMIT"],
+    "unsubscribe": ["ex-sports: 2:1", "ex-news: sunny"],
 }
 TESTED_ELSEWHERE = {"spark_orders", "test_orders"}
 

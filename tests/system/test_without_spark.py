@@ -31,6 +31,14 @@ SESSION = """
 from cosmodrome.spark import session
 session()
 """
+REGISTER = """
+from cosmodrome.spark import register
+register(None)
+"""
+LISTENER = """
+from cosmodrome.spark import lag_listener
+lag_listener()
+"""
 COMMAND = """
 from cosmodrome.cli.main import main
 main()
@@ -48,8 +56,9 @@ def test_everything_else_works_without_spark() -> None:
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
 
 
-def test_a_session_says_what_to_install() -> None:
-    done = run(WITHOUT_SPARK + SESSION)
+@pytest.mark.parametrize("call", [SESSION, REGISTER, LISTENER])
+def test_what_needs_spark_says_what_to_install(call: str) -> None:
+    done = run(WITHOUT_SPARK + call)
     assert done.returncode == 1
     assert "pip install 'cosmodrome[spark]', and install a Java 17 runtime or later" in done.stderr
 

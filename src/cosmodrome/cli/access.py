@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,8 +16,9 @@ import click
 from cosmodrome.cli.options import namesrv_option
 from cosmodrome.client.acl import AclHook
 from cosmodrome.client.hooks import RpcHook
+from cosmodrome.codes import ResponseCode
 from cosmodrome.config import ClientConfig, TlsCheck, read_properties
-from cosmodrome.errors import CallTimeout, ConfigError, ConnectionFailed
+from cosmodrome.errors import BrokerError, CallTimeout, ConfigError, ConnectionFailed
 from cosmodrome.wire.acl import Credentials
 
 R = TypeVar("R")
@@ -105,13 +107,47 @@ def access_options(command: Callable[..., R]) -> Callable[..., R]:
 
 @contextmanager
 def hints_at_start() -> Iterator[None]:
-    """Where nobody answers, perhaps nobody was started."""
+    """Where nobody answers, perhaps nobody was started; and who knows no topics is perhaps a broker."""
     try:
-        yield
+        with _said_by_the_error():
+            yield
     except (ConnectionFailed, CallTimeout) as error:
         if error.is_lasting:
             raise
         raise click.ClickException(f"{error}. Is it running? `cosmodrome up` starts one here.") from error
+    except BrokerError as error:
+        if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise
+        raise click.ClickException(f"{error}. Is it a name server? `cosmodrome up` starts one here.") from error
+
+
+@contextmanager
+def _said_by_the_error() -> Iterator[None]:
+    """The error that ends a command says what the warnings before it say: they are for -v, and for a good end."""
+    root = logging.getLogger()
+    if root.isEnabledFor(logging.INFO):
+        yield
+        return
+    held: dict[int, logging.LogRecord] = {}  # once each, however many handlers are shown it
+
+    def hold(record: logging.LogRecord) -> bool:
+        if record.levelno < logging.ERROR:
+            held[id(record)] = record
+        return record.levelno >= logging.ERROR
+
+    handlers = root.handlers[:]
+    for handler in handlers:
+        handler.addFilter(hold)
+    try:
+        yield
+    except Exception:
+        held.clear()
+        raise
+    finally:
+        for handler in handlers:
+            handler.removeFilter(hold)
+        for record in held.values():
+            root.handle(record)
 
 
 def _credentials(file: Path | None) -> Credentials | None:

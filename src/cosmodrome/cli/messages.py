@@ -10,9 +10,12 @@ import click
 from cosmodrome.cli.access import Access, access_options, hints_at_start
 from cosmodrome.cli.options import duration, instant, output_option
 from cosmodrome.cli.output import echo_json, message_json, message_text, send_result_json, send_result_text
+from cosmodrome.client.instance import Instance
 from cosmodrome.client.producer import Producer
 from cosmodrome.client.queue_reader import TopicReader
 from cosmodrome.client.subscribing import Sql
+from cosmodrome.clock import SystemClock
+from cosmodrome.errors import RouteNotFound
 from cosmodrome.model import ALL_TAGS, Message, SendResult
 from cosmodrome.net.loop import run
 
@@ -32,7 +35,14 @@ CLI_GROUP = "cosmodrome-cli"
 )
 @click.option("--delay", type=duration, metavar="DURATION", help="Deliver so much later: 90s, 1h30m, 7d.")
 @click.option("--deliver-at", type=instant, metavar="TIME", help="Deliver then: 2030-01-31T09:00, or with +02:00 or Z.")
-@click.option("--timeout", "timeout_ms", default=3_000, show_default=True, help="Milliseconds to wait for the broker.")
+@click.option(
+    "--timeout",
+    "timeout_ms",
+    type=click.IntRange(1),
+    default=3_000,
+    show_default=True,
+    help="Milliseconds to wait for the broker.",
+)
 @access_options
 @output_option
 def send(
@@ -115,9 +125,23 @@ def tail(
         config=access.config,
     )
     try:
+        with hints_at_start():
+            run(_look_for(topic, access))
         run(_tail(reader, limit, output))
     except KeyboardInterrupt:
         pass  # how a tail ends
+
+
+async def _look_for(topic: str, access: Access) -> None:
+    """Ask a name server once, for a reader would go on asking: where none answers, nothing is worth waiting for."""
+    instance = Instance(access.config, SystemClock(), None, rpc_hooks=access.rpc_hooks)
+    instance.start()
+    try:
+        await instance.routes.topic(topic)
+    except RouteNotFound:
+        pass  # it may come; the reader says that it waits
+    finally:
+        await instance.stop()
 
 
 async def _tail(reader: TopicReader, limit: int | None, output: str) -> None:

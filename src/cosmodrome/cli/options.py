@@ -26,7 +26,10 @@ def duration(text: str) -> timedelta:
     """A time span such as 90s, 1h30m or 7d."""
     if not _DURATION.fullmatch(text):
         raise click.BadParameter(f"{text!r}: write a duration such as 500ms, 90s, 1h30m or 7d")
-    return sum((int(count) * _UNITS[unit] for count, unit in _DURATION_PART.findall(text)), timedelta())
+    try:
+        return sum((int(count) * _UNITS[unit] for count, unit in _DURATION_PART.findall(text)), timedelta())
+    except OverflowError:
+        raise click.BadParameter(f"{text!r} is too long: at most {timedelta.max.days}d") from None
 
 
 def instant(text: str) -> datetime:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 import logging
 import signal
+import string
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
 import click
 
+from cosmodrome import state_file
 from cosmodrome.broker.broker import Broker
 from cosmodrome.cli.options import PORT, config_option, host_option
 from cosmodrome.clock import SystemClock
@@ -27,7 +33,7 @@ from cosmodrome.config import (
     check_keys,
     read_properties,
 )
-from cosmodrome.errors import ConfigError
+from cosmodrome.errors import ConfigError, StoreError
 from cosmodrome.nameserver.server import NameServer
 from cosmodrome.net.loop import run
 
@@ -81,13 +87,14 @@ async def _up(
 ) -> None:
     started = time.monotonic()
     stop = _stop_on_signal()
-    name_server = NameServer(namesrv_config, NetConfig(), SystemClock())
+    with _usable(data):
+        name_server = NameServer(namesrv_config, NetConfig(), SystemClock())
     await name_server.start()
     setup = setup._replace(broker=dataclasses.replace(setup.broker, namesrv_addr=name_server.address))
     stop_name_server = asyncio.Event()
     serving = asyncio.create_task(name_server.run(stop_name_server))
     try:
-        broker = Broker(*setup)
+        broker = _made(setup)
         await broker.start()
         async with _BrokerProcesses(setup.broker, brokers - 1, data, config_file, stop):
             click.echo(_ready_text(name_server.address, broker, data, brokers, time.monotonic() - started))
@@ -123,7 +130,7 @@ def namesrv(host: str, port: int, kv_config: str) -> None:
 
 async def _namesrv(config: NameServerConfig) -> None:
     stop = _stop_on_signal()
-    name_server = NameServer(config, NetConfig(), SystemClock())
+    name_server = _made_name_server(config)
     await name_server.start()
     click.echo(f"name server on {name_server.address}: ready; Ctrl-C stops")
     await name_server.run(stop)
@@ -157,7 +164,7 @@ def broker(
 
 async def _broker(setup: _BrokerSetup) -> None:
     stop = _stop_on_signal()
-    serving = Broker(*setup)
+    serving = _made(setup)
     await serving.start()
     click.echo(f"broker {setup.broker.broker_name} on {serving.address}: ready; Ctrl-C stops")
     await serving.run(stop)
@@ -192,6 +199,42 @@ def _broker_setup(properties: dict[str, str], flags: dict[str, Any], *, store: s
     return _BrokerSetup(config, store_config, NetConfig().with_properties(properties))
 
 
+def _made(setup: _BrokerSetup) -> Broker:
+    with _usable(Path(setup.store.store_path_root_dir)):
+        return Broker(*setup)
+
+
+def _made_name_server(config: NameServerConfig) -> NameServer:
+    if not config.kv_config_path:
+        return NameServer(config, NetConfig(), SystemClock())
+    with _usable(Path(config.kv_config_path).parent):
+        return NameServer(config, NetConfig(), SystemClock())
+
+
+@contextmanager
+def _usable(folder: Path) -> Iterator[None]:
+    """What the system refuses is said in one line; and at the start, not when the first file is to be written."""
+    try:
+        _try_out(folder)
+        yield
+    except FileExistsError as error:
+        raise StoreError(f"{folder} cannot be used: {error.filename} is a file") from error
+    except OSError as error:
+        where = "" if error.filename in (None, str(folder)) else f": {error.filename}"
+        raise StoreError(f"{folder} cannot be used: {error.strerror or error}{where}") from error
+
+
+def _try_out(folder: Path) -> None:
+    """OSError if no file can be made in the folder, which is made if need be."""
+    state_file.make_folder(folder)
+    try:
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        if error.errno != errno.ENOSPC:  # a store knows how to live on a full disk
+            raise OSError(error.errno, error.strerror, str(folder)) from None  # else it names a file nobody knows
+
+
 def _stop_on_signal() -> asyncio.Event:
     """Set by the first Ctrl-C or SIGTERM; a second Ctrl-C ends the process at once."""
     stop = asyncio.Event()
@@ -223,14 +266,13 @@ class _BrokerProcesses:
 
     async def __aenter__(self) -> None:
         try:
-            for index in range(1, self._count + 1):
-                await self._start(index)
+            for index, name in enumerate(_other_names(self._first.broker_name)[: self._count], 1):
+                await self._start(index, name)
         except BaseException:
             await self.__aexit__()
             raise
 
-    async def _start(self, index: int) -> None:
-        name = f"broker-{chr(ord('a') + index)}"
+    async def _start(self, index: int, name: str) -> None:
         first_port = self._first.listen_port
         port = first_port + index * BROKER_PORT_STEP if first_port else 0
         arguments = ["broker", "-n", self._first.namesrv_addr, "--name", name, "--port", str(port)]
@@ -255,6 +297,12 @@ class _BrokerProcesses:
             if process.returncode is None:
                 process.terminate()
         await asyncio.gather(*(process.wait() for process in self._processes), *self._watching)
+
+
+def _other_names(first: str) -> list[str]:
+    """Names for brokers beside the first, whose own the config file may have chosen. Its folder is broker-a, always."""
+    names = [f"broker-{letter}" for letter in (*string.ascii_lowercase[1:], "aa")]
+    return [name for name in names if name != first]
 
 
 async def _wait_ready(process: asyncio.subprocess.Process, name: str) -> None:

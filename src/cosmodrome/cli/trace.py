@@ -8,12 +8,12 @@ from typing import Any
 
 import click
 
-from cosmodrome.cli.access import Access, access_options
+from cosmodrome.cli.access import Access, access_options, hints_at_start
 from cosmodrome.cli.options import output_option
 from cosmodrome.cli.output import echo_json
 from cosmodrome.client.tracing import find_traces
 from cosmodrome.errors import RouteNotFound
-from cosmodrome.model import TRACE_TOPIC
+from cosmodrome.model import TRACE_TOPIC, check_topic
 from cosmodrome.net.loop import run
 from cosmodrome.wire.trace import EndTransaction, Outcome, Pub, Recall, SubAfter, SubBefore, TracedType, TraceRecord
 
@@ -28,8 +28,10 @@ def trace(msg_id: str, topic: str, access: Access, output: str) -> None:
 
     Clients write it down if they are told to: in Python with trace=True, in Java with enableMsgTrace.
     """
+    check_topic(topic)
     try:
-        records = run(find_traces(msg_id, topic=topic, rpc_hooks=access.rpc_hooks, config=access.config))
+        with hints_at_start():
+            records = run(find_traces(msg_id, topic=topic, rpc_hooks=access.rpc_hooks, config=access.config))
     except RouteNotFound:
         records = []
     if not records:

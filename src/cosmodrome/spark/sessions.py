@@ -88,6 +88,7 @@ def register(spark: SparkSession, *aliases: str) -> None:
     Spark gives up looking for sources when any package named pyspark_* is broken. The package must be installed where
     the executors run.
     """
+    require_spark(java=False)
     from cosmodrome.spark.source import RocketMQSource
     from cosmodrome.spark.store_source import RocketMQStoreSource
 

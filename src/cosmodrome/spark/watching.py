@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from cosmodrome.spark.progress import behind, from_json
+from cosmodrome.spark.sessions import require_spark
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryListener
@@ -33,6 +34,7 @@ def _offsets(text: Any) -> dict[Any, int]:
 
 def lag_listener(show: Callable[[str], None] = print) -> StreamingQueryListener:
     """Shows rows, rate and lag of every micro-batch: `spark.streams.addListener(lag_listener())`."""
+    require_spark(java=False)
     from pyspark.sql.streaming.listener import (
         QueryProgressEvent,
         QueryStartedEvent,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner, Result
 
-from cosmodrome.cli.access import Access, access_options
+from cosmodrome.cli.access import Access, access_options, hints_at_start
+from cosmodrome.codes import ResponseCode
+from cosmodrome.errors import BrokerError, ConnectionFailed
 
 SECRET = "12345678"
 ENVIRONMENT = {"ROCKETMQ_ACCESS_KEY": "RocketMQ", "ROCKETMQ_SECRET_KEY": SECRET}
@@ -51,3 +54,29 @@ def test_halves_are_refused(tmp_path: Path) -> None:
     assert "tools.yml" in str(invoked("--credentials", str(file)).exception)
     assert "ROCKETMQ_SECRET_KEY" in str(invoked(env={"ROCKETMQ_ACCESS_KEY": "RocketMQ"}).exception)
     assert "for --tls" in invoked("--tls-check", "none").output
+
+
+def test_who_does_not_answer_is_perhaps_not_running_or_no_name_server() -> None:
+    with pytest.raises(click.ClickException, match="Is it running"), hints_at_start():
+        raise ConnectionFailed("127.0.0.1:1", "refused")
+    with pytest.raises(click.ClickException, match="Is it a name server"), hints_at_start():
+        raise BrokerError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "request type 105 not supported", "127.0.0.1:1")
+    with pytest.raises(BrokerError), hints_at_start():
+        raise BrokerError(ResponseCode.SYSTEM_ERROR, "of another kind", "127.0.0.1:1")
+
+
+def test_of_warnings_and_the_error_that_follows_them_only_the_error_is_shown(caplog: pytest.LogCaptureFixture) -> None:
+    def warned() -> ConnectionFailed:
+        logging.getLogger("cosmodrome.client").warning("refused")
+        return ConnectionFailed("127.0.0.1:1", "refused")
+
+    with pytest.raises(click.ClickException), hints_at_start():
+        raise warned()
+    assert not caplog.messages
+    with hints_at_start():
+        logging.getLogger("cosmodrome.client").warning("refused, but another answers")
+    assert caplog.messages == ["refused, but another answers"]
+    caplog.clear()
+    with caplog.at_level(logging.INFO), pytest.raises(click.ClickException), hints_at_start():  # -v
+        raise warned()
+    assert caplog.messages == ["refused"]
