@@ -14,9 +14,11 @@ from pyspark.sql import SparkSession
 
 from cosmodrome.errors import ConfigError, CosmodromeError
 from cosmodrome.model import Message, Property, ReceivedMessage
-from cosmodrome.pipelines.definition import parse
+from cosmodrome.pipelines.definition import Source, parse
+from cosmodrome.pipelines.frames import read
 from cosmodrome.pipelines.outcome import Outcome
 from cosmodrome.pipelines.querying import asked
+from cosmodrome.pipelines.replay import FINISHED
 from cosmodrome.pipelines.running import SETTINGS, PipelineFailed, Progress, Run
 from cosmodrome.spark.encoding import SPARK_ID
 from cosmodrome.testing import Cluster
@@ -99,11 +101,8 @@ def test_an_archive_grows_and_is_replayed(
     cluster.create_topic(again, queues=4)
     replay = {
         "pipeline": "replay",
-        "source": {
-            "format": "parquet",
-            "path": "archive",
-            "where": f"topic = '{topic}' and cast(body as string) <> 'later'",
-        },
+        "source": {"format": "parquet", "path": "archive", "where": f"topic = '{topic}'"},
+        "steps": [{"sql": "select * from input where cast(body as string) <> 'later'"}],
         "sink": {"nameServer": cluster.namesrv, "topic": again},
         "options": {"rate": 400, "tasks": 2},
     }
@@ -161,13 +160,41 @@ def test_a_time_range_of_a_topic_is_replayed_once(cluster: Cluster, topic: str, 
     }
     with pytest.raises(ConfigError, match="a message needs the column keys"):
         run({**replay, "steps": [{"sql": "select body from input"}]})
-    run(replay)
-    run(replay)
+    assert run(replay).notes == ()
+    again_told = run(replay)
+    assert (again_told.numbers["rows"], again_told.notes) == (0, (FINISHED,))
     assert_replayed(cluster, topic, again, 20)
     for before, after in zip(sorted(cluster.messages(topic), key=_place), cluster.messages(again), strict=False):
         assert before.queue.broker_name == after.queue.broker_name == BROKER
         assert after.properties[Property.SHARDING_KEY] == "s"
         assert after.properties[SPARK_ID] != before.properties[SPARK_ID]
+
+
+def test_a_replay_into_its_own_topic_ends_with_what_was_there_at_first(
+    cluster: Cluster, topic: str, run: RunPipeline, tmp_path: Path
+) -> None:
+    fill(cluster, topic, numbered(0, 10), queue_id=0)
+    fill(cluster, topic, numbered(10, 20), queue_id=1)
+    replay = {
+        "pipeline": "replay",
+        "source": {"nameServer": cluster.namesrv, "subscribe": topic, "maxOffsetsPerTrigger": 12},
+        "sink": {"nameServer": cluster.namesrv, "exactlyOnce": True},
+        "checkpoint": "replay[1]",
+    }
+    run(replay)
+    last = max((path for path in (tmp_path / "replay[1]" / "commits").iterdir() if path.name.isdecimal()), key=_batch)
+    for path in (last, last.with_name(f".{last.name}.crc")):  # as if it had been killed before it noted that
+        path.unlink(missing_ok=True)
+    told = run(replay)
+    assert (int(told.numbers["rows"]) > 0, told.notes) == (True, ())  # its own messages were read, but not sent
+    twice = sorted([*range(20), *range(20)])
+    assert sorted(int(message.body) for message in cluster.messages(topic)) == twice
+    assert run(replay).notes == (FINISHED,)
+    assert sorted(int(message.body) for message in cluster.messages(topic)) == twice
+
+
+def _batch(path: Path) -> int:
+    return int(path.name)
 
 
 def test_streaming_sql_with_a_join_and_windows(cluster: Cluster, topic: str, run: RunPipeline, tmp_path: Path) -> None:
@@ -274,6 +301,15 @@ def test_topics_are_tables_of_a_query(own: SparkSession, cluster: Cluster, topic
         asked(own, "selec 1", topics, options)
     with pytest.raises(ConfigError, match="colour"):
         asked(own, f"select colour from `{topic}`", topics, options)
+
+
+def test_a_schema_of_files_is_theirs_and_that_of_text_is_of_its_lines(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "in.json"
+    path.write_text('{"id": 1, "value": "a", "body": "b"}\n')
+    files = Source("json", {"path": str(path)}, schema="id long, value string, body string")
+    assert [tuple(row) for row in read(spark, files, streaming=False).collect()] == [(1, "a", "b")]
+    lines = Source("text", {"path": str(path)}, schema="id long, value string")
+    assert [tuple(row) for row in read(spark, lines, streaming=False).collect()] == [(1, "a")]
 
 
 def test_what_fails_is_told_in_a_line(cluster: Cluster, topic: str, run: RunPipeline, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from cosmodrome.errors import ConfigError
 from cosmodrome.model import TRACE_TOPIC, Message, ReceivedMessage
-from cosmodrome.pipelines import audit
+from cosmodrome.pipelines import audit, reports
 from cosmodrome.pipelines.definition import load
 from cosmodrome.pipelines.kinds import KINDS
 from cosmodrome.pipelines.outcome import Outcome
@@ -181,8 +181,13 @@ def test_dead_letters_are_sorted_and_driven_again_once(
         send(rocketmq, messages)
         rocketmq.advance_until(lambda: len(rocketmq.dead_letters("billing")) == 6, hours=1)
 
-    common = (f"sink.nameServer={rocketmq.namesrv}", "options.where=tags = 'paid' and value like 'order%'")
-    outcome = run("dead-letters", rocketmq, *common, "options.report=report")
+    state = "options.state=state[1]"  # no pattern
+    common = (f"sink.nameServer={rocketmq.namesrv}", state, "options.where=tags = 'paid' and value like 'order%'")
+    # The pattern matches the retry topic, too: what is there has been tried again, or will be.
+    outcome = run(
+        "dead-letters", rocketmq, *common, "options.report=report", "source.subscribePattern=(%DLQ%|%RETRY%)billing"
+    )
+    assert len(rocketmq.messages("%RETRY%billing")) == 6
     assert outcome.numbers == {"deadLetters": 6, "toRedrive": 3}
     (group,) = table(outcome, "dead letters")
     assert (group["group"], group["originalTopic"], group["messages"]) == ("billing", "orders", 6)
@@ -211,20 +216,40 @@ def test_dead_letters_are_sorted_and_driven_again_once(
     assert "DELAY" not in first.properties
 
     # As if the run had died after sending, before it could note that: the next one ends it and sends nothing twice.
-    shutil.rmtree(tmp_path / "dead-letters-state" / "driven")
+    shutil.rmtree(tmp_path / "state[1]" / "driven")
     assert run("dead-letters", rocketmq, *redrive).numbers == {"deadLetters": 6, "redriven": 0, "earlierRunsEnded": 1}
     assert len(again()) == 3
-    assert run("dead-letters", rocketmq, *redrive[:1], "options.redrive=true").numbers["redriven"] == 3
+    assert run("dead-letters", rocketmq, *redrive[:2], "options.redrive=true").numbers["redriven"] == 3
     assert len(again()) == 6
     with pytest.raises(
         ConfigError, match=r"orders has no dead letters; those of the group billing are in %DLQ%billing"
     ):
         run("dead-letters", rocketmq, "source.subscribe=orders", "source.subscribePattern=")
+    assign = '{"%RETRY%billing": {"broker-a": [0]}}'
+    with pytest.raises(ConfigError, match=r"source\.assign: %RETRY%billing has no dead letters"):
+        run("dead-letters", rocketmq, f"source.assign='{assign}'", "source.subscribePattern=")
     with pytest.raises(ConfigError, match=r"options\.where is 'colour = 1'"):
         run("dead-letters", rocketmq, "options.where=colour = 1")
 
 
 # --- audit
+
+
+def test_charts_show_every_hour_of_a_table_that_is_too_long_to_keep(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reports, "MAX_KEPT", 3)
+    counts = [(f"2026-01-01 {hour:02}:00:00", queue, hour + 1) for hour in range(4) for queue in range(2)]
+    table = spark.createDataFrame(counts, "hour string, queueId int, waiting long")
+    section = reports.Section("hours", "hours", table.withColumn("hour", table.hour.cast("timestamp")).orderBy("hour"))
+    (kept,) = reports.kept([section], None)
+    assert len(kept.rows) == 3
+    assert [(point.at_ms % 86_400_000 // 3_600_000, point.value) for point in audit._by_hour(kept, "waiting")] == [
+        (0, 2),
+        (1, 4),
+        (2, 6),
+        (3, 8),
+    ]
 
 
 def test_an_audit_finds_gaps_duplicates_and_lag(

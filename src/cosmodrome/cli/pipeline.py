@@ -92,8 +92,9 @@ def init(name: str, target: Path | None, force: bool, output: str) -> None:
 def run(file: Path, master: str | None, remote: str | None, once: bool, changes: tuple[str, ...], output: str) -> None:
     """Run the pipeline of FILE until it is done or is stopped with Ctrl-C; the next run goes on from there."""
     where = chosen_master(master, remote)
-    require_spark(java=where is None or not where.startswith("sc://"))
+    require_spark(java=False)  # without it there is no YAML either
     job = load(file, changes)
+    require_spark(java=not (where or job.master).startswith("sc://"))
     if once:
         job = dataclasses.replace(job, trigger=Trigger(available_now=True))
     with _shown(job, output) as tell:
@@ -219,6 +220,7 @@ def _show(job: Pipeline, outcome: Outcome, output: str, *, stopped: bool) -> Non
                 **outcome.numbers,
                 "tables": {table.title: _rows(table) for table in outcome.tables},
                 "files": list(outcome.files),
+                "notes": list(outcome.notes),
             }
         )
         return
@@ -234,6 +236,8 @@ def _show(job: Pipeline, outcome: Outcome, output: str, *, stopped: bool) -> Non
     click.echo(f"{job.name}: {'stopped' if stopped else 'done'}: {numbers}{goes_on}")
     for file in outcome.files:
         click.echo(f"written: {file}")
+    for note in outcome.notes:
+        click.echo(note)
 
 
 def _rows(table: Table) -> list[dict[str, Any]]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 import click
@@ -22,12 +23,13 @@ from cosmodrome.cli.spark import (
     remote_option,
     says_what_to_install,
 )
-from cosmodrome.errors import CosmodromeError
+from cosmodrome.errors import ConfigError, CosmodromeError
 from cosmodrome.pipelines.querying import all_topics, asked
 from cosmodrome.pipelines.running import explained, open_session
 from cosmodrome.spark.sessions import require_spark
 
 _PIPE_COLUMNS = 200
+MAX_TABLE_ROWS = 10_000  # how wide its columns are shows with the last row, so a table is held as a whole
 
 
 @click.command()
@@ -47,7 +49,7 @@ _PIPE_COLUMNS = 200
     metavar="DDL",
     help="Bodies are JSON with these fields, which become columns: 'id long, price double'.",
 )
-@click.option("--limit", type=click.IntRange(1), help="Show at most so many rows.")
+@click.option("--limit", type=click.IntRange(1), help="Show at most so many rows; without it, a table shows 10,000.")
 @click.option(
     "-o",
     "--output",
@@ -85,7 +87,7 @@ def sql(
     ends_when_interrupted()  # Spark has put a handler of its own in place of ours
     try:
         rows = asked(spark, query, topics, options, schema)
-        _show(rows if limit is None else rows.limit(limit), output)
+        _show(rows, output, limit)
     except CosmodromeError:
         raise
     except Exception as error:
@@ -121,16 +123,39 @@ def _topics(access: Access) -> list[str]:
         return all_topics(access.spark_options)
 
 
-def _show(rows: Any, output: str) -> None:
+def _show(rows: Any, output: str, limit: int | None) -> None:
+    wanted = rows if limit is None else rows.limit(limit)
     if output == "json":
-        for row in rows.toLocalIterator():
+        _check_names(rows.columns)
+        for row in wanted.toLocalIterator():
             echo_json(plain(row))
     elif output == "csv":
         writer = csv.writer(sys.stdout)
         writer.writerow(rows.columns)
-        writer.writerows(_cells(rows))
+        writer.writerows(_cells(wanted))
+    elif limit is None:
+        _show_table(rows.columns, _first(_cells(rows.limit(MAX_TABLE_ROWS + 1))))
     else:
-        _show_table(rows)
+        _show_table(rows.columns, _cells(wanted))
+
+
+def _check_names(columns: Sequence[str]) -> None:
+    """ConfigError if two are the same: an object would have the last of them alone."""
+    if twice := [name for name in columns if columns.count(name) > 1]:
+        raise ConfigError(
+            f"two columns of the answer are named {twice[0]}, and an object of JSON has one of a name; call them "
+            "different names with AS"
+        )
+
+
+def _first(rows: Iterator[list[str]]) -> Iterator[list[str]]:
+    """As many as a table has, and a word if there are more."""
+    yield from islice(rows, MAX_TABLE_ROWS)
+    if next(rows, None) is not None:
+        click.echo(
+            f"these are the first {MAX_TABLE_ROWS:,} rows; --limit shows as many as you say, -o csv and -o json all",
+            err=True,
+        )
 
 
 def _cells(rows: Any) -> Iterator[list[str]]:
@@ -142,15 +167,15 @@ def _cells(rows: Any) -> Iterator[list[str]]:
         ]
 
 
-def _show_table(rows: Any) -> None:
+def _show_table(columns: Sequence[str], rows: Iterable[list[str]]) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=box.SIMPLE)
-    for column in rows.columns:
+    for column in columns:
         table.add_column(column, overflow="fold")
-    for row in _cells(rows):
+    for row in rows:
         table.add_row(*map(Text, row))
     Console(width=None if sys.stdout.isatty() else _PIPE_COLUMNS).print(table)

@@ -1,12 +1,14 @@
 """What was produced against what each group has consumed: by queue and hour, with gaps, duplicates and lag.
 
 Where queues begin and end, and what groups have committed, is asked of the brokers first; then exactly that range is
-read. So whatever arrives meanwhile changes nothing.
+read. So whatever arrives meanwhile changes nothing. Positions that lie outside of a queue are moved to its edge: what
+was deleted, its time being up, is not missing, and what was never stored neither.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -21,16 +23,18 @@ from cosmodrome.model import MessageQueue, Property
 from cosmodrome.pipelines import charts
 from cosmodrome.pipelines.charts import Point, Series
 from cosmodrome.pipelines.definition import Pipeline
-from cosmodrome.pipelines.outcome import Outcome
+from cosmodrome.pipelines.outcome import Outcome, Table
 from cosmodrome.pipelines.page import Tile, card, cards, page, table_card
-from cosmodrome.pipelines.reports import MAX_ON_PAGE, Kept, Section, folder, held, in_utc, kept, write_page
+from cosmodrome.pipelines.reports import MAX_ON_PAGE, MAX_SHOWN, Kept, Section, folder, held, in_utc, kept, write_page
 from cosmodrome.spark.link import Cluster
 from cosmodrome.spark.options import SourceOptions, source_options
 from cosmodrome.spark.pool import connected
 from cosmodrome.spark.positions import Positions
-from cosmodrome.spark.progress import to_json
+from cosmodrome.spark.progress import Offsets, to_json
 from cosmodrome.wire.bodies import GroupList
 from cosmodrome.wire.requests import TopicHeader
+
+log = logging.getLogger(__name__)
 
 QUEUE = ("topic", "brokerName", "queueId")
 MAX_PLACES = 10
@@ -47,14 +51,24 @@ RANGES = f"{_PLACE}, start long, end long"
 _COMMITS = f"group string, {_PLACE}, committed long, missed long"
 
 
+class Outside(NamedTuple):
+    """A position that was asked for where its queue has nothing, and the edge that was taken instead."""
+
+    queue: MessageQueue
+    side: str
+    asked: int
+    taken: int
+
+
 class Snapshot(NamedTuple):
     """Where each queue begins, where it is audited from and to, and what groups have committed; None for a queue they
     never read."""
 
-    first: Mapping[MessageQueue, int]
-    start: Mapping[MessageQueue, int]
-    end: Mapping[MessageQueue, int]
+    first: Offsets
+    start: Offsets
+    end: Offsets
     committed: Mapping[tuple[str, MessageQueue], int | None]
+    outside: Sequence[Outside] = ()
 
 
 def audit(spark: SparkSession, pipeline: Pipeline) -> Outcome:
@@ -72,12 +86,13 @@ def audit(spark: SparkSession, pipeline: Pipeline) -> Outcome:
         sections = sections_of(messages, ranges, commits)
         found = {each.section.name: each for each in kept(sections, pipeline.sink)}
         numbers = _numbers(found, snapshot)
+        text = html(numbers, found, snapshot.outside) if pipeline.options["html"] else ""
     files = [folder(pipeline.sink, section) for section in sections] if pipeline.sink is not None else []
-    if pipeline.options["html"]:
-        write_page(pipeline.options["html"], html(numbers, found))
+    if text:
+        write_page(pipeline.options["html"], text)
         files.append(pipeline.options["html"])
-    shown = ("lag", "gaps", "duplicates", "hours")
-    return Outcome(numbers, [found[name].table() for name in shown], files)
+    tables = [found[name].table() for name in ("lag", "gaps", "duplicates", "hours")]
+    return Outcome(numbers, [*_outside_tables(snapshot.outside, MAX_SHOWN), *tables], files)
 
 
 # --- asking brokers
@@ -90,13 +105,30 @@ def taken(cluster: Cluster, options: SourceOptions, groups: Sequence[str]) -> Sn
     if not queues:
         raise ConfigError(f"source.subscribePattern: no topic is like {options.pattern}")
     first, start, end = positions.earliest(queues), positions.start(queues), positions.end(queues)
+    # Asked for last: no end that was found on the way is behind it.
+    start, end, outside = inside(first, start, end, positions.latest(queues))
+    if outside:
+        log.warning("%d positions lie outside of their queues; the queues' edges are taken instead", len(outside))
     committed: dict[tuple[str, MessageQueue], int | None] = {}
     for topic in sorted({queue.topic for queue in queues}):
         of_topic = [queue for queue in queues if queue.topic == topic]
         for group in sorted(groups or consumers(cluster, topic, of_topic)):
             asked = Positions(cluster, dataclasses.replace(options, group=group))
             committed.update({(group, queue): asked.committed(queue) for queue in of_topic})
-    return Snapshot(first, start, end, committed)
+    return Snapshot(first, start, end, committed, outside)
+
+
+def inside(
+    first: Offsets, start: Offsets, end: Offsets, latest: Offsets
+) -> tuple[dict[MessageQueue, int], dict[MessageQueue, int], list[Outside]]:
+    """Starts and ends, each within its queue, and those that were not."""
+    starts, ends, outside = {}, {}, []
+    for queue in sorted(start):
+        starts[queue] = min(max(start[queue], first[queue]), latest[queue])
+        ends[queue] = max(min(end[queue], latest[queue]), starts[queue])
+        sides = (("start", start[queue], starts[queue]), ("end", end[queue], ends[queue]))
+        outside += [Outside(queue, side, asked, taken) for side, asked, taken in sides if asked != taken]
+    return starts, ends, outside
 
 
 def consumers(cluster: Cluster, topic: str, queues: Collection[MessageQueue]) -> set[str]:
@@ -260,10 +292,21 @@ def _numbers(found: Mapping[str, Kept], snapshot: Snapshot) -> dict[str, int]:
     }
 
 
+def _outside_tables(outside: Sequence[Outside], count: int) -> list[Table]:
+    """One, if there is something to tell."""
+    if not outside:
+        return []
+    title = "positions outside of their queues, which were moved to the edge"
+    if len(outside) > count:
+        title += f", the first {count}"
+    rows = [(*dataclasses.astuple(queue), *rest) for queue, *rest in outside[:count]]
+    return [Table(title, (*QUEUE, "position", "asked", "taken"), rows)]
+
+
 # --- the page
 
 
-def html(numbers: Mapping[str, int], found: Mapping[str, Kept]) -> str:
+def html(numbers: Mapping[str, int], found: Mapping[str, Kept], outside: Sequence[Outside] = ()) -> str:
     tiles = [
         Tile("queues", f"{numbers['queues']:,}"),
         Tile("consumer groups", f"{numbers['groups']:,}"),
@@ -273,8 +316,8 @@ def html(numbers: Mapping[str, int], found: Mapping[str, Kept]) -> str:
         Tile("still to consume, all groups", f"{numbers['lag']:,}"),
         Tile("deleted before consumed", f"{numbers['missed']:,}", bool(numbers["missed"])),
     ]
-    produced = [Series("produced", _by_hour(found["produced"].dicts(), "produced"), "a")]
-    waiting = [Series("waiting", _by_hour(found["hours"].dicts(), "waiting"), "c")]
+    produced = [Series("produced", _by_hour(found["produced"], "produced"), "a")]
+    waiting = [Series("waiting", _by_hour(found["hours"], "waiting"), "c")]
     parts = [
         cards(
             [
@@ -282,16 +325,14 @@ def html(numbers: Mapping[str, int], found: Mapping[str, Kept]) -> str:
                 card("Not consumed yet, by hour of production", "All groups together.", charts.lines(waiting)),
             ]
         ),
+        *map(table_card, _outside_tables(outside, MAX_ON_PAGE)),
         *(table_card(found[name].table(MAX_ON_PAGE)) for name in ("lag", "gaps", "duplicates", "hours")),
     ]
     return page("Produced and consumed", f"made {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC", tiles, parts)
 
 
-def _by_hour(rows: Sequence[Mapping[str, Any]], column: str) -> list[Point]:
-    sums: dict[str, int] = {}
-    for row in rows:
-        sums[row["hour"]] = sums.get(row["hour"], 0) + row[column]
+def _by_hour(kept_rows: Kept, column: str) -> list[Point]:
     return [
         Point(int(datetime.fromisoformat(hour).replace(tzinfo=UTC).timestamp() * 1000), count)
-        for hour, count in sorted(sums.items())
+        for hour, count in sorted(kept_rows.sums("hour", column).items())
     ]

@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 
+import orjson
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
@@ -21,6 +22,7 @@ from cosmodrome.client.outgoing import RESERVED_PROPERTIES
 from cosmodrome.errors import ConfigError
 from cosmodrome.model import DLQ_PREFIX, RETRY_PREFIX, Property
 from cosmodrome.pipelines.definition import Pipeline, Sink
+from cosmodrome.pipelines.folders import literal
 from cosmodrome.pipelines.frames import VALUE, check_column, read
 from cosmodrome.pipelines.outcome import Outcome, Table
 from cosmodrome.pipelines.reports import Kept, Section, folder, held, in_utc, kept
@@ -58,13 +60,21 @@ def dead_letters(spark: SparkSession, pipeline: Pipeline) -> Outcome:
 
 def _check_topics(options: Mapping[str, str]) -> None:
     for name, value in options.items():
-        if name.lower() in ("subscribe", "topic"):
-            for topic in value.split(","):
-                if not topic.strip().startswith(DLQ_PREFIX):
-                    raise ConfigError(
-                        f"source.{name}: {topic.strip()} has no dead letters; those of the group billing are in "
-                        f"{DLQ_PREFIX}billing"
-                    )
+        for topic in _named_topics(name.lower(), value):
+            if not topic.startswith(DLQ_PREFIX):
+                raise ConfigError(
+                    f"source.{name}: {topic} has no dead letters; those of the group billing are in {DLQ_PREFIX}billing"
+                )
+
+
+def _named_topics(option: str, value: str) -> list[str]:
+    match option:
+        case "subscribe" | "topic":
+            return [topic.strip() for topic in value.split(",")]
+        case "assign":
+            return list(orjson.loads(value))
+        case _:
+            return []
 
 
 def _triage(found: DataFrame, pipeline: Pipeline) -> tuple[list[Table], list[str]]:
@@ -79,11 +89,14 @@ def _triage(found: DataFrame, pipeline: Pipeline) -> tuple[list[Table], list[str
 
 
 def letters(messages: DataFrame, now_ms: int) -> DataFrame:
-    """Dead letters with what they once were. `id` is where a letter lies: it stays, whatever its producer called it."""
+    """Dead letters with what they once were. `id` is where a letter lies: it stays, whatever its producer called it.
+
+    A pattern may match other topics, too: what is in a retry topic is not given up, but still on its way.
+    """
     properties = F.col("properties")
     group = F.substring("topic", len(DLQ_PREFIX) + 1, 1_000)
     hours = F.lit(now_ms) - F.unix_millis("storeTimestamp")
-    return messages.select(
+    return messages.where(F.startswith("topic", F.lit(DLQ_PREFIX))).select(
         F.concat_ws("@", F.col("commitLogOffset").cast("string"), "storeHost").alias("id"),
         group.alias("group"),
         _origin(properties, group).alias("originalTopic"),
@@ -244,9 +257,9 @@ class Redrive:
     def _send(self, run: str) -> None:
         sink = self._pipeline.sink
         assert sink is not None
-        once = {"exactlyOnce": "true"} if self._pipeline.options["exactlyOnce"] else {}
-        options = {**sink.options, **once, "jobId": run}
-        rows = self._spark.read.parquet(f"{self._plans}/run={run}").coalesce(1).drop("id", "deadSince")
+        set_here = self._pipeline.kind.set_on_sink(self._pipeline.options)
+        options = {**sink.options, **set_here, "jobId": run}
+        rows = self._spark.read.parquet(literal(f"{self._plans}/run={run}")).coalesce(1).drop("id", "deadSince")
         rows.write.format("rocketmq").options(**options).mode("append").save()
         note = self._spark.createDataFrame([(run,)], "run string").withColumn("endedAt", F.current_timestamp())
         note.coalesce(1).write.parquet(self._driven, mode="append")
@@ -256,7 +269,7 @@ class Redrive:
         if not self._has_state:
             return None
         try:
-            return self._spark.read.parquet(path)
+            return self._spark.read.parquet(literal(path))
         except AnalysisException as error:
             if error.getCondition() not in ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"):
                 raise

@@ -7,11 +7,11 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import date
 from pathlib import Path
 from typing import Any, TypeVar
 
 from cosmodrome.errors import ConfigError, CosmodromeError
+from cosmodrome.pipelines.documents import changed, problem_of, read_document
 from cosmodrome.pipelines.kinds import KINDS, Kind, own_kind
 from cosmodrome.spark.options import source_options
 from cosmodrome.spark.sink_options import sink_options
@@ -36,15 +36,24 @@ _KEYS = (
     "spark",
     "options",
 )
+# Of these, nothing may be said: what stands below may be commented out, and what must be there is told as missing.
+_MAY_BE_EMPTY = frozenset({"pipeline", "source", "sources", "steps", "sink", "checkpoint", "spark", "options"})
 _SOURCE_KEYS = ("format", "schema", "badJson", "watermark", "where")
 _SINK_KEYS = ("format", "partitionBy", "mode", "outputMode", "body")
+# Options that choose messages of topics and stores. Files know none of them, and Spark would read all there is.
+_CHOICES = (
+    *("subscribe", "subscribePattern", "assign", "topic", "topics", "subExpression", "tags", "sql"),
+    *(f"{side}{what}" for side in ("starting", "ending") for what in ("Offsets", "Timestamp", "OffsetsByTimestamp")),
+    "startingOffsetsByTimestampStrategy",
+)
+_LIKENESS = 0.85  # of a slip: Spark's own dateFormat and mergeSchema are less like format and schema
 _NOTHING: dict[str, Any] = {}
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _INTERVAL = re.compile(r"\d+ +(millisecond|second|minute|hour|day|week)s?", re.IGNORECASE)
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _MASTER = re.compile(r"local(\[(\*|[1-9]\d*)(, *\d+)?\])?|local-cluster\[.+\]|yarn|[a-z][a-z0-9]*://.+")
-_NO_YAML = ("", "%", "@", "`")  # what begins with these is text, as in --set source.subscribe=%DLQ%billing
+_DATE = re.compile(r"\d{4}-\d\d?-\d\d?")
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
@@ -129,7 +138,7 @@ def load(path: Path, changes: Iterable[str] = ()) -> Pipeline:
     import yaml
 
     try:
-        given = _document(path.read_text(encoding="utf-8"))
+        given = read_document(path.read_text(encoding="utf-8"))
         for change in changes:
             given = changed(given, change)
         return replace(parse(given, path.resolve().parent, os.environ), file=path)
@@ -138,78 +147,33 @@ def load(path: Path, changes: Iterable[str] = ()) -> Pipeline:
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is no text; a pipeline is a YAML file") from None
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is no YAML: {_where(error)}") from None
+        raise ConfigError(f"{path} is no YAML: {problem_of(error)}") from None
     except RecursionError:
         raise ConfigError(f"{path}: there is no end to what is in it; a pipeline needs three levels") from None
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
 
-def _document(text: str) -> Any:
-    """What YAML says; yaml.YAMLError if a key stands there twice, as one of the two would be silently left out."""
-    import yaml
-
-    class Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-            seen = set()
-            for key, _ in node.value:
-                name = str(key.value)
-                if name in seen:
-                    raise yaml.MarkedYAMLError(None, None, f"the key {name} stands there twice", key.start_mark)
-                seen.add(name)
-            made: dict[Any, Any] = super().construct_mapping(node, deep)
-            return made
-
-    return yaml.load(text, Loader)
-
-
-def _where(error: Any) -> str:
-    mark = getattr(error, "problem_mark", None)
-    problem = getattr(error, "problem", None) or "it makes no sense"
-    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}" if mark is not None else str(problem)
-
-
-def changed(given: Any, change: str) -> Any:
-    """The document with one value set: `sink.path=/data`; of `sources` the view's name comes second."""
-    import yaml
-
-    path, equals, text = change.partition("=")
-    if not path or not equals:
-        raise ConfigError(f"--set {change}: write KEY=VALUE, such as source.subscribe=orders")
-    first, _, rest = path.partition(".")
-    names = [first, *(rest.split(".", 1) if first == "sources" else [rest])] if rest else [first]
-    try:
-        value = text if text[:1] in _NO_YAML else yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"--set {change}: {_where(error)}") from None
-    return _with(given if isinstance(given, dict) else {}, names, value)
-
-
-def _with(section: dict[str, Any], names: list[str], value: Any) -> dict[str, Any]:
-    first, *rest = names
-    inner = section.get(first)
-    return {**section, first: _with(inner if isinstance(inner, dict) else {}, rest, value) if rest else value}
-
-
 def parse(given: Any, folder: Path, environment: Mapping[str, str] | None = None) -> Pipeline:
     """What a document says. Relative paths are those of its `folder`: a job must not depend on where it is started."""
-    document = _Section("", _substituted(given, environment or {}), _KEYS)
+    document = _Section("", _substituted(given, environment or {}), _KEYS, _MAY_BE_EMPTY)
     document.check_known()
     kind = document.take("pipeline", _kind, None)
     if kind is None:
         raise ConfigError(f"pipeline is missing; it is one of {', '.join(KINDS)}, or your own module:function")
     trigger = document.take("trigger", _trigger, Trigger())
+    options = _options(document, kind, folder)
     pipeline = Pipeline(
         name=document.take("name", _text, kind.name),
         kind=kind,
         sources=_sources(document, kind, folder),
         steps=document.take("steps", _steps, ()),
-        sink=_sink(document, kind, folder),
+        sink=_sink(document, kind, folder, options),
         trigger=trigger,
         checkpoint=_resolved(document.take("checkpoint", _text, ""), folder),
         master=document.take("master", checked_master, "local[*]"),
         spark=document.take("spark", _conf, {}),
-        options=_options(document, kind, folder),
+        options=options,
         folder=folder,
     )
     _check(pipeline)
@@ -235,13 +199,19 @@ def _check(pipeline: Pipeline) -> None:
 class _Section:
     """A mapping of the document. Each key is taken once; what is left are options for Spark, or nothing."""
 
-    def __init__(self, name: str, given: Any, keys: Collection[str]) -> None:
+    def __init__(self, name: str, given: Any, keys: Collection[str], may_be_empty: Collection[str] = ()) -> None:
         self._prefix = f"{name}." if name else ""
         if not isinstance(given, dict):
             what = f"{name} must have keys" if name else "a pipeline is a YAML file with the keys"
             raise ConfigError(f"{what}: {', '.join(keys)}")
         self._given = {str(key): value for key, value in given.items() if value is not None}
         self._keys = keys
+        for key in map(str, given):
+            if key not in self._given and key not in may_be_empty:
+                raise ConfigError(
+                    f"{self._prefix}{key} is null: give it a value, or leave it out; if the text null is meant, put it "
+                    "between quotes"
+                )
 
     def has(self, key: str) -> bool:
         return key in self._given
@@ -261,7 +231,7 @@ class _Section:
 
     def _option(self, key: str, value: Any) -> str:
         try:
-            return _option(value)
+            return _option(key, value)
         except ValueError as error:
             raise ConfigError(f"{self._prefix}{key} is {_short(value)}: {error}") from None
 
@@ -270,6 +240,27 @@ class _Section:
             if key not in self._keys:
                 known = ", ".join(self._keys) or "none"
                 raise ConfigError(f"{self._prefix}{key} is unknown{hint(key, self._keys)}; there are {known}")
+
+    def check_left(self, keys: Iterable[str]) -> None:
+        """What is left must not be meant for one of these: Spark passes over options that it does not know."""
+        for key in self._given:
+            if (near := _near(key, keys)) not in (None, key):
+                raise ConfigError(f"{self._prefix}{key} is unknown (did you mean {near}?)")
+
+    def refuse_choices(self, what: str) -> None:
+        for key in self._given:
+            if _near(key, _CHOICES):
+                raise ConfigError(
+                    f"{self._prefix}{key} chooses messages of topics, and the source is {what}; say with "
+                    f"{self._prefix}where which rows to keep, such as topic = 'orders'"
+                )
+
+
+def _near(word: str, known: Iterable[str]) -> str | None:
+    """What it is but for upper and lower case, or but for a slip."""
+    by_lower = {each.lower(): each for each in known}
+    near = difflib.get_close_matches(word.lower(), by_lower, 1, _LIKENESS)
+    return by_lower[near[0]] if near else None
 
 
 def hint(word: str, known: Iterable[str]) -> str:
@@ -314,6 +305,9 @@ def _source(place: str, given: Any, kind: Kind, folder: Path) -> Source:
         where=section.take("where", _text, ""),
         options=_with_path(section.rest(), folder),
     )
+    section.check_left((*_SOURCE_KEYS, *_path_of(made.format)))
+    if made.format in FILE_FORMATS:
+        section.refuse_choices(f"{made.format} files")
     if made.format in FILE_FORMATS and not made.options.get("path"):
         raise ConfigError(f"{place}.path is missing: the folder of the {made.format} files")
     if made.watermark is not None and kind.streams is False:
@@ -328,7 +322,7 @@ def _source(place: str, given: Any, kind: Kind, folder: Path) -> Source:
     return made
 
 
-def _sink(document: _Section, kind: Kind, folder: Path) -> Sink | None:
+def _sink(document: _Section, kind: Kind, folder: Path, own_options: Mapping[str, Any]) -> Sink | None:
     given = document.take("sink", _mapping, _NOTHING)
     formats = kind.sink_formats
     if not formats:
@@ -348,13 +342,34 @@ def _sink(document: _Section, kind: Kind, folder: Path) -> Sink | None:
         body=section.take("body", _choice(("json", "column")), "json"),
         options=_with_path(section.rest(), folder),
     )
+    section.check_left((*_SINK_KEYS, *_path_of(made.format)))
     if made.format in FILE_FORMATS and not made.options.get("path"):
         raise ConfigError(f"sink.path is missing: the folder for the {made.format} files")
+    if made.mode != "append" and made.format == "rocketmq":
+        raise ConfigError(f"sink.mode is {made.mode}: a topic can only be appended to")
+    if made.mode != "append" and kind.streams is True:
+        raise ConfigError(f"sink.mode is {made.mode}: the pipeline {kind.name} is a stream, which only appends")
+    if made.output_mode != "append" and kind.streams is False:
+        raise ConfigError(f"sink.outputMode is for streams; the pipeline {kind.name} reads what is there")
     if made.format == "rocketmq":
-        if made.mode != "append":
-            raise ConfigError(f"sink.mode is {made.mode}: a topic can only be appended to")
-        _checked("sink", lambda streaming: sink_options(made.options, streaming=streaming), kind)
+        options = _with_set(made.options, kind, own_options)
+        _checked("sink", lambda streaming: sink_options(options, streaming=streaming), kind)
     return made
+
+
+def _path_of(form: str) -> tuple[str, ...]:
+    """Who checks the options of our own formats knows better what is like `path`."""
+    return ("path",) if form in FILE_FORMATS else ()
+
+
+def _with_set(options: Mapping[str, str], kind: Kind, own_options: Mapping[str, Any]) -> dict[str, str]:
+    """With those that the pipeline sets when it writes: what goes with them may be given, what contradicts them not."""
+    added = kind.set_on_sink(own_options)
+    by_lower = {name.lower(): value for name, value in added.items()}
+    for name, value in options.items():
+        if value.lower() != by_lower.get(name.lower(), value.lower()):
+            raise ConfigError(f"sink.{name}: the pipeline {kind.name} sets it itself; leave it out")
+    return {**options, **added}
 
 
 def _checked(place: str, check: Callable[[bool], object], kind: Kind) -> None:
@@ -431,15 +446,16 @@ def _text(value: Any) -> str:
     return str(value).strip()
 
 
-def _option(value: Any) -> str:
+def _option(key: str, value: Any) -> str:
     """As Spark takes it: several values with commas between them."""
     if isinstance(value, list):
         return ",".join(map(_text, value))
     if isinstance(value, dict):
         raise ValueError("it must be text or a number; JSON stands between quotes")
-    if isinstance(value, date):
+    text = _text(value)
+    if key.lower().endswith("timestamp") and _DATE.match(text):
         raise ValueError("it must be milliseconds since 1970")
-    return _text(value)
+    return text
 
 
 def checked_master(value: Any) -> str:
@@ -466,7 +482,7 @@ def _conf(value: Any) -> dict[str, str]:
 
 def _columns(value: Any) -> tuple[str, ...]:
     names = value if isinstance(value, list) else _text(value).split(",")
-    return tuple(_text(name) for name in names if name)
+    return tuple(name for name in map(_text, names) if name)
 
 
 def _choice(allowed: tuple[str, ...]) -> Callable[[Any], str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ from cosmodrome.pipelines.definition import FILE_FORMATS, Sink
 from cosmodrome.pipelines.running import PipelineFailed, explained
 
 log = logging.getLogger(__name__)
+
+_PATTERN = re.compile(r"[\[\]{}*?\\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,11 @@ class Files:
         context = hadoop.FileContext.getFileContext(self._path.toUri(), self._system.getConf())
         gateway: Any = self._spark.sparkContext._gateway
         context.rename(self._path, target._path, gateway.new_array(getattr(hadoop, "Options$Rename"), 0))
+
+
+def literal(path: str) -> str:
+    """A path for Spark to read, which takes it for a pattern: what was written to state[1] would not be found there."""
+    return _PATTERN.sub(r"\\\g<0>", path)
 
 
 def files_of(spark: SparkSession, path: str) -> Files | None:

@@ -29,6 +29,8 @@ VALUE = "value"  # the body as text
 MESSAGE_COLUMNS = (
     *("topic", "keys", "tags", "properties", "shardingKey", "delayLevel", "deliverAt", "brokerName", "queueId", "flag"),
 )
+# A schema of these is that of the files. Messages, and lines of text, are JSON with its fields.
+_WITH_COLUMNS = FILE_FORMATS - {"text"}
 _SCHEMA = "write names and types, such as id long, price double"
 _BROKEN = "_broken_json"
 
@@ -36,17 +38,21 @@ _BROKEN = "_broken_json"
 # --- reading
 
 
-def read(spark: SparkSession, source: Source, *, streaming: bool, **more: str) -> DataFrame:
-    """The rows of a source; `more` are options that the pipeline itself sets."""
+def read(spark: SparkSession, source: Source, *, streaming: bool, only: Column | None = None, **more: str) -> DataFrame:
+    """The rows of a source; `more` are options that the pipeline itself sets. `only` is asked of rows as they come,
+    when no field of a body has taken the place of a column yet."""
     reader = spark.readStream if streaming else spark.read
     options = {**source.options, **more}
     frame = reader.format(source.format).options(**options)
-    if source.format in FILE_FORMATS and source.schema:
-        frame = frame.schema(source.schema)
+    has_columns = source.format in _WITH_COLUMNS
+    if has_columns and source.schema:
+        frame = frame.schema(_fields(source.schema))
     rows = frame.load()
-    if "body" in rows.columns:
+    if only is not None:
+        rows = rows.where(only)
+    if "body" in rows.columns and VALUE not in rows.columns:
         rows = with_text(rows)
-    if source.schema and VALUE in rows.columns:
+    if source.schema and not has_columns:
         rows = with_fields(rows, source.schema, source.bad_json)
     if source.watermark is not None:
         if source.watermark.column not in rows.columns:

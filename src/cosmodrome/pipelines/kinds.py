@@ -23,6 +23,10 @@ class Option:
     is_path: bool = False
 
 
+def _nothing(options: Mapping[str, Any]) -> Mapping[str, str]:
+    return {}
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """`streams` is None where a pipeline may do either. Of several formats the first is the default."""
@@ -40,6 +44,8 @@ class Kind:
     partition_by: tuple[str, ...] = ()
     own_source_options: frozenset[str] = frozenset()  # in lower case
     options: Mapping[str, Option] = field(default_factory=dict)
+    # Which options of the sink the pipeline sets when it writes, as its own options say.
+    set_on_sink: Callable[[Mapping[str, Any]], Mapping[str, str]] = _nothing
 
     @property
     def template(self) -> Path:
@@ -81,7 +87,12 @@ def _text(value: Any) -> str:
 
 def _names(value: Any) -> tuple[str, ...]:
     names = value if isinstance(value, list) else _text(value).split(",")
-    return tuple(_text(name) for name in names if name)
+    return tuple(name for name in map(_text, names) if name)
+
+
+def _of_redrive(options: Mapping[str, Any]) -> Mapping[str, str]:
+    """The name is that of a plan, which each run that sends has of its own."""
+    return {"exactlyOnce": str(options["exactlyOnce"]).lower(), "jobId": "redrive"}
 
 
 _READY = (
@@ -159,6 +170,7 @@ _READY = (
             "state": Option(_text, "", is_path=True),
             "exactlyOnce": Option(_flag, True),
         },
+        set_on_sink=_of_redrive,
     ),
     Kind(
         "audit",

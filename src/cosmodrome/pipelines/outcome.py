@@ -18,8 +18,9 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Numbers that sum it up, tables to show, and files that were written."""
+    """Numbers that sum it up, tables to show, files that were written, and what else there is to say."""
 
     numbers: Mapping[str, int | float | str] = field(default_factory=dict)
     tables: Sequence[Table] = ()
     files: Sequence[str] = ()
+    notes: Sequence[str] = ()

@@ -32,21 +32,34 @@ def all_topics(options: Mapping[str, str]) -> list[str]:
 
 
 def topics_in(query: str, topics: Iterable[str]) -> dict[str, str]:
-    """The topics that a query names, by the word it uses. Tables have names without case; topics differ by it."""
+    """The topics that a query names, by the word it uses. Tables have names without case; topics differ by it, so
+    ConfigError refuses a query that names two which are one to Spark."""
     exact = set(topics)
     by_lower: dict[str, list[str]] = {}
     for topic in sorted(exact):
         by_lower.setdefault(topic.lower(), []).append(topic)
-    found: dict[str, str] = {}
+    found: dict[str, str] = {}  # words by what they are in lower case
     for match in _WORDS.finditer(query):
         word = match[1] or match[2]
-        if not word or word.lower() in map(str.lower, found):
+        if not word:
             continue
+        known = found.setdefault(word.lower(), word)
+        if known != word and {known, word} <= exact:
+            raise ConfigError(
+                f"the query names the topics {known} and {word}, and to Spark both are one table; ask for each in a "
+                "query of its own"
+            )
         if word in exact:
-            found[word] = word
-        elif len(alike := by_lower.get(word.lower(), [])) == 1:
-            found[word] = alike[0]
-    return found
+            found[word.lower()] = word
+    meant = {word: _topic(word, exact, by_lower) for word in found.values()}
+    return {word: topic for word, topic in meant.items() if topic is not None}
+
+
+def _topic(word: str, exact: set[str], by_lower: Mapping[str, Sequence[str]]) -> str | None:
+    if word in exact:
+        return word
+    alike = by_lower.get(word.lower(), ())
+    return alike[0] if len(alike) == 1 else None
 
 
 def asked(

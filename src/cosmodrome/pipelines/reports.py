@@ -53,6 +53,16 @@ class Kept:
         total = self.section.rows.agg(F.sum(column)).first()
         return int(total[0]) if total is not None else 0
 
+    def sums(self, by: str, column: str) -> dict[Any, int]:
+        """The total of each value of `by`, likewise."""
+        sums: dict[Any, int] = {}
+        if len(self.rows) < MAX_KEPT:
+            for row in self.dicts():
+                sums[row[by]] = sums.get(row[by], 0) + row[column]
+            return sums
+        grouped = self.section.rows.groupBy(by).agg(F.sum(column)).toArrow().to_pylist()
+        return {shown(value): int(total) for value, total in (row.values() for row in grouped)}
+
     def table(self, count: int = MAX_SHOWN, columns: Sequence[str] = ()) -> Table:
         """What is shown of it; a terminal has not room for all `columns`."""
         title = self.section.title

@@ -10,7 +10,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -126,7 +126,7 @@ class Run:
                     return Outcome({"seconds": _since(began)})
                 raise explained(error) from error
         if isinstance(result, Outcome):
-            return Outcome({**result.numbers, "seconds": _since(began)}, result.tables, result.files)
+            return replace(result, numbers={**result.numbers, "seconds": _since(began)})
         return self._followed(list(_queries(result)), began)
 
     @contextmanager
@@ -249,8 +249,8 @@ def open_session(name: str, master: str, settings: Mapping[str, str], python_pat
         known = os.environ.get("PYTHONPATH")
         os.environ["PYTHONPATH"] = f"{python_path}{os.pathsep}{known}" if known else python_path
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
-    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # they say what we say, with a stack
+    for repeater in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        logging.getLogger(repeater).setLevel(logging.CRITICAL)  # they say what we say, with a stack
     try:
         return session(name, master, **{**SETTINGS, **({} if remote else _ON_TERMINALS | _quiet()), **settings})
     except CosmodromeError:

@@ -24,12 +24,13 @@ def store_scan(spark: SparkSession, pipeline: Pipeline) -> Outcome:
 
 
 def _saved(spark: SparkSession, pipeline: Pipeline, rows: DataFrame, damaged: list[DataFrame] | tuple[()]) -> Outcome:
-    seen = Observation("scan")
+    """Damage is counted where it is read, messages where they are written: steps may leave some out, or add some."""
+    seen, written = Observation("scan"), Observation("written")
     is_sound = F.col("damage").isNull() if damaged else F.lit(True)
-    counts = (F.count_if(is_sound).alias("messages"), F.count_if(~is_sound).alias("damaged"))
-    sound = rows.observe(seen, *counts).where(is_sound).drop("damage")
-    save(pipeline, with_steps(spark, pipeline, dated(sound)))
-    numbers = {name: int(count) for name, count in seen.get.items()}
+    sound = rows.observe(seen, F.count_if(~is_sound).alias("damaged")).where(is_sound).drop("damage")
+    made = with_steps(spark, pipeline, dated(sound))
+    save(pipeline, made.observe(written, F.count("*").alias("messages")))
+    numbers = {name: int(count) for each in (written, seen) for name, count in each.get.items()}
     tables = [_damage_table(each, numbers["damaged"]) for each in damaged if numbers["damaged"]]
     return Outcome(numbers, tables, [pipeline.sink.options["path"]] if pipeline.sink else ())
 

@@ -34,7 +34,7 @@ def trace_report(spark: SparkSession, pipeline: Pipeline) -> Outcome:
     in_utc(spark)
     options = pipeline.options
     # Properties of trace messages only repeat the keys.
-    more = {"properties": "none"} if pipeline.source.format == "rocketmq" else {}
+    more: dict[str, Any] = {"properties": "none"} if pipeline.source.format == "rocketmq" else {}
     messages = read(spark, pipeline.source, streaming=False, **more).drop(VALUE)
     check_column(messages, "body", "binary", "read traces, or files that archive or store-scan made of them")
     with ExitStack() as stack:

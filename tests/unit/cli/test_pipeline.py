@@ -6,13 +6,18 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from cosmodrome.cli import pipeline, sql
 from cosmodrome.cli.main import main
+from cosmodrome.errors import ConfigError, CosmodromeError
+from cosmodrome.pipelines.definition import Pipeline, load
 from cosmodrome.pipelines.kinds import KINDS
+from cosmodrome.pipelines.outcome import Outcome
 
 _WITHOUT = """
 import sys
@@ -98,6 +103,67 @@ def test_without_java_the_commands_say_what_to_install(tmp_path: Path, monkeypat
     monkeypatch.setenv("JAVA_HOME", os.fspath(tmp_path))
     result = CliRunner().invoke(main, ["sql", "select 1"])
     assert (result.exit_code, "JAVA_HOME" in result.output) == (2, True)
+
+
+def test_a_spark_elsewhere_needs_no_java_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def opened(job: Pipeline, master: str | None) -> None:
+        raise CosmodromeError(f"asked {master or job.master}")
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr(pipeline, "opened", opened)
+    command = ["pipeline", "run", str(KINDS["archive"].template)]
+    for arguments in (["--set", "master=sc://there"], ["--remote", "sc://there"]):
+        assert "asked sc://there" in CliRunner().invoke(main, [*command, *arguments]).output
+    told = CliRunner().invoke(main, [*command, "--set", "master=sc://there", "--master", "local[1]"])
+    assert (told.exit_code, "Java 17" in told.output) == (2, True)
+
+
+def test_what_a_pipeline_has_to_say_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    job = load(KINDS["replay"].template)
+    pipeline._show(job, Outcome({"rows": 0}, notes=("nothing was sent",)), "text", stopped=False)
+    pipeline._show(job, Outcome({"rows": 0}, notes=("nothing was sent",)), "json", stopped=False)
+    text, note, as_json = capsys.readouterr().out.splitlines()
+    assert (text, note) == ("replay: done: rows 0", "nothing was sent")
+    assert json.loads(as_json)["notes"] == ["nothing was sent"]
+
+
+class Rows:
+    """An answer of Spark's: so many rows of one column, made as they are asked for."""
+
+    def __init__(self, columns: list[str], count: int) -> None:
+        self.columns = columns
+        self.count = count
+        self.made = 0
+
+    def limit(self, count: int) -> Rows:
+        self.count = min(self.count, count)
+        return self
+
+    def toLocalIterator(self) -> Iterator[tuple[int, ...]]:  # noqa: N802
+        for number in range(self.count):
+            self.made += 1
+            yield (number,)
+
+
+def test_a_table_is_bounded_and_says_so(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sql, "MAX_TABLE_ROWS", 5)
+    many = Rows(["n"], 1_000_000)
+    sql._show(many, "table", None)
+    told = capsys.readouterr()
+    assert (many.made, "4" in told.out, "5" in told.out) == (6, True, False)
+    assert told.err.startswith("these are the first 5 rows; --limit shows as many as you say")
+    for rows, limit in ((Rows(["n"], 5), None), (Rows(["n"], 1_000_000), 7)):
+        sql._show(rows, "table", limit)
+        assert capsys.readouterr().err == ""
+        assert rows.made == rows.count
+
+
+def test_columns_of_the_same_name_are_no_json() -> None:
+    rows = Rows(["keys", "n", "keys"], 1)
+    with pytest.raises(ConfigError, match="two columns of the answer are named keys"):
+        sql._show(rows, "json", None)
+    assert rows.made == 0
 
 
 def test_a_second_interrupt_ends_the_command_at_once_without_a_traceback() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cosmodrome.errors import ConfigError
-from cosmodrome.pipelines.definition import INPUT, Step, Trigger, Watermark, changed, load, parse
+from cosmodrome.pipelines.definition import INPUT, Step, Trigger, Watermark, load, parse
+from cosmodrome.pipelines.documents import changed
 from cosmodrome.pipelines.kinds import KINDS
 
 HERE = Path("/jobs")
@@ -122,11 +122,20 @@ def test_steps_triggers_and_watermarks() -> None:
         ({"master": "lokal"}, "master is 'lokal': it must be local, local[2], local[*], yarn, spark://host:7077"),
         ({"master": "local[0]"}, "master is 'local[0]': it must be local"),
         (
-            {"source": {**ARCHIVE["source"], "startingTimestamp": date(2030, 1, 1)}},
+            {"source": {**ARCHIVE["source"], "startingTimestamp": "2030-01-01"}},
             "it must be milliseconds since 1970",
         ),
         ({"source": {**ARCHIVE["source"], "startingOffsets": {"orders": {}}}}, "JSON stands between quotes"),
         ({"spark": ["a"]}, "spark is ['a']: it must have keys of its own"),
+        ({"trigger": None}, "trigger is null: give it a value, or leave it out"),
+        ({"master": None}, "master is null: give it a value, or leave it out"),
+        ({"source": {**ARCHIVE["source"], "subExpression": None}}, "source.subExpression is null: give it a value"),
+        ({"sink": {"path": "x", "partitionBy": ["date", None]}}, "sink.partitionBy is ['date', None]: it must be text"),
+        ({"sink": {"path": "x", "partitonBy": "tags"}}, "sink.partitonBy is unknown (did you mean partitionBy?)"),
+        ({"sink": {"path": "x", "Mode": "error"}}, "sink.Mode is unknown (did you mean mode?)"),
+        ({"sink": {"Path": "x"}}, "sink.Path is unknown (did you mean path?)"),
+        ({"sink": {"path": "x", "mode": "error"}}, "sink.mode is error: the pipeline archive is a stream, which only"),
+        ({"sink": {"path": "x", "mode": "overwrite"}}, "sink.mode is overwrite: the pipeline archive is a stream"),
         ({"options": {"rate": 3}}, "options.rate is unknown; there are none"),
         ({"steps": {"sql": "x"}}, "steps is {sql}: it must be a list"),
         ({"steps": [{"sql": "x", "python": "a:b"}]}, "step 1 must have either sql or python"),
@@ -155,6 +164,91 @@ def test_what_cannot_be_is_named(more: dict[str, Any], text: str) -> None:
 )
 def test_what_a_transformation_cannot_be(more: dict[str, Any], text: str) -> None:
     assert text in refused(TRANSFORM, **more)
+
+
+REPLAY: dict[str, Any] = {
+    "pipeline": "replay",
+    "source": {"format": "parquet", "path": "archive"},
+    "sink": {"nameServer": "127.0.0.1:9876", "topic": "again"},
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("Where", "source.Where is unknown (did you mean where?)"),
+        ("were", "source.were is unknown (did you mean where?)"),
+        ("WHERE", "source.WHERE is unknown (did you mean where?)"),
+        ("shema", "source.shema is unknown (did you mean schema?)"),
+        ("subscribe", "source.subscribe chooses messages of topics, and the source is parquet files; say with "),
+        ("startingTimestamp", "source.startingTimestamp chooses messages of topics"),
+        ("endingtimestamp", "source.endingtimestamp chooses messages of topics"),
+        ("startingTimestmp", "source.startingTimestmp chooses messages of topics"),
+        ("topics", "say with source.where which rows to keep, such as topic = 'orders'"),
+    ],
+)
+def test_what_would_choose_rows_is_never_passed_over(key: str, text: str) -> None:
+    """Else Spark, which passes over what it does not know, would send the whole archive."""
+    assert text in refused(REPLAY, source={**REPLAY["source"], key: "5"})
+
+
+_READER_OPTIONS = (
+    *("mergeSchema", "recursiveFileLookup", "pathGlobFilter", "modifiedBefore", "modifiedAfter", "ignoreCorruptFiles"),
+    *(
+        "datetimeRebaseMode",
+        "int96RebaseMode",
+        "header",
+        "inferSchema",
+        "enforceSchema",
+        "sep",
+        "delimiter",
+        "encoding",
+    ),
+    *("charset", "quote", "escape", "comment", "mode", "dateFormat", "timestampFormat", "timestampNTZFormat", "locale"),
+    *("multiLine", "lineSep", "nullValue", "emptyValue", "samplingRatio", "columnNameOfCorruptRecord", "maxColumns"),
+    *("primitivesAsString", "allowComments", "preferDate", "wholetext", "maxFilesPerTrigger", "maxBytesPerTrigger"),
+    *("latestFirst", "fileNameOnly", "maxFileAge", "cleanSource", "sourceArchiveDir", "basePath", "timeZone"),
+)
+_WRITER_OPTIONS = (
+    *("compression", "header", "sep", "quoteAll", "escapeQuotes", "dateFormat", "timestampFormat", "ignoreNullFields"),
+    *("maxRecordsPerFile", "partitionOverwriteMode", "parquet.block.size", "orc.bloom.filter.columns", "lineSep"),
+    *("retention", "truncate", "numRows", "encoding", "emptyValue", "nullValue", "charToEscapeQuoteEscaping"),
+)
+
+
+def test_options_of_sparks_own_formats_are_handed_on() -> None:
+    source = {"format": "csv", "path": "in", **dict.fromkeys(_READER_OPTIONS, "x")}
+    sink = {"path": "out", **dict.fromkeys(_WRITER_OPTIONS, "x")}
+    made = parse({**TRANSFORM, "source": source, "sink": {**sink, "format": "parquet"}}, HERE)
+    assert made.source.options == {"path": "/jobs/in", **dict.fromkeys(_READER_OPTIONS, "x")}
+    assert made.sink is not None
+    assert made.sink.options == {"path": "/jobs/out", **dict.fromkeys(_WRITER_OPTIONS, "x")}
+
+
+def test_how_a_table_is_written_means_nothing_to_a_stream_and_the_other_way_round() -> None:
+    scan = {"pipeline": "store-scan", "source": {"path": "data"}, "sink": {"path": "scan", "mode": "error"}}
+    made = parse(scan, HERE)
+    assert made.sink is not None
+    assert made.sink.mode == "error"
+    assert "sink.outputMode is for streams" in refused(scan, sink={"path": "scan", "outputMode": "complete"})
+    assert "sink.Mode is unknown (did you mean mode?)" in refused(scan, sink={"path": "scan", "Mode": "error"})
+    files = {"format": "parquet", "path": "out", "mode": "overwrite"}
+    assert "sink.mode is overwrite: the pipeline transform is a stream" in refused(TRANSFORM, sink=files)
+
+
+def test_a_re_drive_may_say_where_its_transactions_are_noted() -> None:
+    """It is they that make it exactly once; under which name it sends is its own affair."""
+    document: dict[str, Any] = {
+        "pipeline": "dead-letters",
+        "source": {"nameServer": "x:1", "subscribePattern": "%DLQ%.*"},
+        "sink": {"nameServer": "x:1", "commitBroker": "broker-a", "commitTopic": "marks"},
+    }
+    sink = document["sink"]
+    assert parse(document, HERE).sink is not None
+    assert parse({**document, "sink": {**sink, "exactlyOnce": True}}, HERE).sink is not None
+    assert "commitTopic is for exactlyOnce=true" in refused(document, options={"exactlyOnce": False})
+    for contradiction in ({"exactlyonce": False}, {"jobId": "mine"}):
+        assert "the pipeline dead-letters sets it itself" in refused(document, sink={**sink, **contradiction})
 
 
 @pytest.mark.parametrize("document", [None, [], "text", 3])
@@ -219,6 +313,53 @@ def test_values_set_from_outside() -> None:
     assert ARCHIVE["source"]["subscribe"] == "orders"
     with pytest.raises(ConfigError, match="write KEY=VALUE"):
         changed(ARCHIVE, "trigger")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("NO", "off", "on", "y", "True", "FALSE", "007", "01234567", "1_234_567", "0x1F", "0o17", "12:30", "1.10"),
+        *("1e3", "+5", "-0", "2026-11-15", "2026-11-15T10:00:00Z", "Null", ".inf", "=", "9" * 5_000),
+        *("0", "-7", "42", "1767225600000", "true", "false"),
+    ],
+)
+def test_a_value_is_what_stands_there(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(
+        "pipeline: archive\nsink: {path: a}\ncheckpoint: c\n"
+        f"source: {{nameServer: 'x:1', subscribe: orders, accessKey: me, secretKey: {text}}}"
+    )
+    assert load(file).source.options["secretKey"] == text
+    assert load(file, [f"source.secretKey={text}"]).source.options["secretKey"] == text
+
+
+@pytest.mark.parametrize("text", ["null", "~", ""])
+def test_nothing_is_no_value(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(
+        "pipeline: archive\nsink: {path: a}\ncheckpoint: c\nsteps:\noptions:\nspark:\n"  # all below is commented out
+        f"source:\n  nameServer: x:1\n  subscribe: orders\n  subExpression: {text}\n"
+    )
+    with pytest.raises(
+        ConfigError, match=r"source\.subExpression is null: give it a value, or leave it out; if the text"
+    ):
+        load(file)
+    assert load(file, ["source.subExpression='null'"]).source.options["subExpression"] == "null"
+
+
+def test_what_several_sources_share_is_written_once(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(
+        "pipeline: transform\nsink: {format: noop}\ncheckpoint: c\nsources:\n"
+        "  a: &a {nameServer: 'x:1', subscribe: orders}\n  b:\n    <<: *a\n    subscribe: '7'\n"
+    )
+    assert load(file).sources["b"].options == {"nameServer": "x:1", "subscribe": "7"}
+
+
+def test_nobody_writes_a_comment_on_a_command_line() -> None:
+    assert changed({}, "options.where=tags = 'a' #b") == {"options": {"where": "tags = 'a' #b"}}
+    assert changed({}, "options.where=value like 'a: b'") == {"options": {"where": "value like 'a: b'"}}
+    assert changed({}, "trigger={processingTime: 1 second} # b") == {"trigger": {"processingTime": "1 second"}}
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

@@ -158,6 +158,23 @@ def test_the_topics_that_a_query_names(query: str, found: dict[str, str]) -> Non
     assert topics_in(query, ["orders", "pay-ments", "T", "t", "%DLQ%billing"]) == found
 
 
+def test_two_topics_that_are_one_table_are_refused() -> None:
+    with pytest.raises(
+        ConfigError, match="names the topics Orders and orders, and to Spark both are one table; ask for"
+    ):
+        topics_in("select * from Orders union all select * from orders", ["Orders", "orders"])
+    assert topics_in("select * from Orders", ["Orders", "orders"]) == {"Orders": "Orders"}
+    assert topics_in("select * from ORDERS", ["Orders", "orders"]) == {}
+    assert topics_in("select * from ORDERS, orders", ["orders"]) == {"orders": "orders"}
+
+
+def test_a_session_has_the_name_of_its_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
+    names: list[str] = []
+    monkeypatch.setattr(running, "session", lambda name, *_, **__: names.append(name))
+    running.open_session("orders-to-parquet", "local[1]", {})
+    assert names == ["orders-to-parquet"]
+
+
 def test_topics_of_brokers_are_not_shown() -> None:
     made = ["%DLQ%g", "%RETRY%g", "BenchmarkTest", "SPARK_SINK_COMMITS", "TBW102", "rmq_sys_wheel_timer"]
     topics = [*made, "Shop", "Shop_REPLY_TOPIC", "broker-a", "orders", "payments"]
