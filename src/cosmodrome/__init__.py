@@ -11,6 +11,7 @@ from cosmodrome.client.acl import AclHook
 from cosmodrome.client.batches import split_batches
 from cosmodrome.client.hooks import ConsumeContext, ConsumeHook, FilterContext, RpcHook, SendContext, SendHook, SendMode
 from cosmodrome.client.lite_pull_consumer import LitePullConsumer
+from cosmodrome.client.process_queue import CacheLimits
 from cosmodrome.client.producer import Producer
 from cosmodrome.client.producer_options import Compression, ProducerOptions
 from cosmodrome.client.pull_consumer import PullConsumer, PullResult, PullStatus
@@ -42,6 +43,7 @@ __all__ = [
     "AclHook",
     "ByConfig",
     "ByMachineRoom",
+    "CacheLimits",
     "ClientConfig",
     "Compression",
     "ConsistentHash",

@@ -21,6 +21,7 @@ from cosmodrome.client.blocking import (
     TransactionProducer,
 )
 from cosmodrome.client.hooks import ConsumeContext, ConsumeHook, FilterContext, RpcHook, SendContext, SendHook, SendMode
+from cosmodrome.client.process_queue import CacheLimits
 from cosmodrome.client.producer_options import Compression, ProducerOptions
 from cosmodrome.client.pull_consumer import PullResult, PullStatus
 from cosmodrome.client.queue_choice import SelectByMachineRoom, select_by_hash, select_randomly
@@ -43,6 +44,7 @@ __all__ = [
     "AclHook",
     "ByConfig",
     "ByMachineRoom",
+    "CacheLimits",
     "ClientConfig",
     "Compression",
     "ConsistentHash",

@@ -277,6 +277,7 @@ class NameServerConfig(_FromProperties):
         _require(0 <= self.listen_port <= 65_535, "listenPort", "0 to 65535")
 
 
+_TEXTS = ("instance_name", "unit_name", "namespace", "trace_topic", "tls_ca_file")
 _INTERVALS = (
     "poll_route_interval_ms",
     "heartbeat_interval_ms",
@@ -308,7 +309,12 @@ class ClientConfig(_FromProperties):
     tls_check: TlsCheck = TlsCheck.FULL
 
     def __post_init__(self) -> None:
+        for name in _TEXTS:
+            _require(isinstance(getattr(self, name), str), name, "text")
+        _require(isinstance(self.tls, bool), "tls", "True or False")
         _require(self.tls or not self.tls_ca_file, "tls_ca_file", "given together with tls=True")
+        _require(self.tls_check in [*TlsCheck], "tls_check", "one of " + ", ".join(TlsCheck))
+        object.__setattr__(self, "tls_check", TlsCheck(self.tls_check))  # may be given by its value
         for name in _INTERVALS:
             interval_ms = getattr(self, name)
             _require(isinstance(interval_ms, int) and interval_ms > 0, name, "a whole number, at least 1")

@@ -239,6 +239,16 @@ class WrongType(InvalidArgument, TypeError):
     """An argument of a kind that cannot work, as a handler that is no function."""
 
 
+def check_number(least: int, **arguments: int) -> None:
+    """InvalidArgument for the first that is smaller, WrongType for one that is no whole number."""
+    for name, value in arguments.items():
+        accepted = f"{name} is {value!r}; it must be a whole number, at least {least}"
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise WrongType(accepted)
+        if value < least:
+            raise InvalidArgument(accepted)
+
+
 class InvalidMessage(InvalidArgument):
     """A message that no broker would take; refused before it is sent."""
 
@@ -251,8 +261,8 @@ class RetryLater(ClientError):
     """
 
     def __init__(self, reason: str = "the handler asked for it", *, delay_level: int = 0, done: int = 0) -> None:
-        if done < 0:
-            raise InvalidArgument(f"done is {done}; it is how many of the messages are done, 0 or more")
+        check_number(-1, delay_level=delay_level)
+        check_number(0, done=done)
         super().__init__(reason)
         self.delay_level = delay_level
         self.done = done
@@ -265,7 +275,6 @@ class SuspendQueue(RetryLater):
     """
 
     def __init__(self, ms: int, reason: str = "the handler asked for it", *, done: int = 0) -> None:
-        if ms < 1:
-            raise InvalidArgument(f"ms is {ms}; it must be at least 1")
+        check_number(1, ms=ms)
         super().__init__(reason, done=done)
         self.ms = ms

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from cosmodrome.client.instance import Instance
 from cosmodrome.client.namespaces import wrap_topic
 from cosmodrome.client.retry_copies import FIRST_RETRY_LEVEL, retry_copy
-from cosmodrome.client.sending_back import SEND_BACK_TIMEOUT_MS
+from cosmodrome.client.sending_back import SEND_BACK_TIMEOUT_MS, hand_over
 from cosmodrome.clock import Clock
 from cosmodrome.codes import RequestCode
 from cosmodrome.errors import CosmodromeError
@@ -36,10 +36,10 @@ class Buries:
             log.warning("%s failed and is dropped: nobody keeps what is broadcast", message.msg_id)
             return True
         topic = wrap_topic(self.namespace, message.topic)
-        header, body = given_up(message, self.group, topic, self.max_reconsume_times, self.clock.now_ms())
+        header, body = given_up(message, self.group, topic, self._limit(message), self.clock.now_ms())
         request = Command.request(RequestCode.SEND_MESSAGE, header, body)
         try:
-            await self.instance.ask(self.instance.master(message.queue.broker_name), request, SEND_BACK_TIMEOUT_MS)
+            await hand_over(self.instance, message.queue.broker_name, request, SEND_BACK_TIMEOUT_MS)
         except CosmodromeError as error:
             log.warning("%s could not be given up: %s", message.msg_id, error)
             return False
@@ -47,6 +47,11 @@ class Buries:
             log.exception("%s could not be given up", message.msg_id)
             return False
         return True
+
+    def _limit(self, message: ReceivedMessage) -> int:
+        """One that the message has reached, also if it is given up before its time."""
+        times, limit = message.reconsume_times, self.max_reconsume_times
+        return times if limit is None else min(times, limit)
 
 
 def given_up(

@@ -75,9 +75,12 @@ class FetchedQueues(HeldQueues):
         """Read from there; nothing that was fetched before is handed out any more."""
         if held.pulling is not None:
             held.pulling.cancel()
+        self._restart(held, offset)
+        self._pull(held)
+
+    def _restart(self, held: Held, offset: int) -> None:
         self._feed.ready.drop(held.process)
         held.assigned.restart_at(offset)
-        self._pull(held)
 
     async def release(self, queues: Iterable[MessageQueue]) -> bool:
         going = {queue: self._held[queue] for queue in queues}
@@ -101,7 +104,10 @@ class FetchedQueues(HeldQueues):
     async def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
         ours = {queue: offset for queue, offset in offsets.items() if queue in self._held}
         for queue, offset in ours.items():
-            self.go_on(self._held[queue], offset)
+            if (held := self.find(queue)) is not None:
+                self.go_on(held, offset)
+            else:  # it is about to go: nobody reads on here, and its next owner begins there
+                self._restart(self._held[queue], offset)
         await self._offsets.commit(ours)
 
 

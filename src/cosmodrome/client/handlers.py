@@ -21,7 +21,7 @@ from cosmodrome.client.results import Ended, as_they_come, check_result, in_orde
 from cosmodrome.client.threads import DaemonThreads
 from cosmodrome.client.tracing import Consuming, Tracer
 from cosmodrome.clock import Clock
-from cosmodrome.errors import ClientError, ConfigError, InvalidArgument, RetryLater, WrongType
+from cosmodrome.errors import ClientError, ConfigError, RetryLater, WrongType, check_number
 from cosmodrome.model import ReceivedMessage
 from cosmodrome.wire.trace import Outcome
 
@@ -56,8 +56,9 @@ class Consume(NamedTuple):
             raise WrongType(f"the handler is {handler!r}; it must be a function of a message, or of a list of them")
         if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
             raise WrongType(f"the handler {handler!r} has a yield, so calling it would do nothing; leave that out")
-        if batch is not None and batch < 1:
-            raise InvalidArgument(f"batch is {batch}; it must be at least 1")
+        _check_takes_one(handler)
+        if batch is not None:
+            check_number(1, batch=batch)
         if batch is None and _takes_a_list(handler):
             batch = DEFAULT_BATCH
         called = handler if inspect.isroutine(handler) else type(handler).__call__
@@ -70,6 +71,20 @@ class Consume(NamedTuple):
 
     def argument(self, messages: list[ReceivedMessage]) -> ReceivedMessage | list[ReceivedMessage]:
         return [*messages] if self.batch else messages[0]  # the handler may do with its list what it likes
+
+
+def _check_takes_one(handler: Handler) -> None:
+    """WrongType if every call would fail, and every message end as a dead letter."""
+    try:
+        signature = inspect.signature(handler, follow_wrapped=False)  # a decorator may add to what it is called with
+    except (TypeError, ValueError):  # some built-ins have no signature
+        return
+    try:
+        signature.bind(object())
+    except TypeError as error:
+        raise WrongType(
+            f"the handler {handler!r} cannot be called with one argument, a message or a list of them: {error}"
+        ) from None
 
 
 def _takes_a_list(handler: Handler) -> bool:

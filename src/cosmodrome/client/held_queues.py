@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -47,8 +47,31 @@ class Held:
         return self.assigned.process
 
     async def stop_pulling(self) -> None:
-        if self.pulling is not None:
-            await cancelled([self.pulling])
+        """From the first moment on there is no task, so nobody puts another in its place who finds one that ends."""
+        pulling, self.pulling = self.pulling, None
+        if pulling is not None:
+            await cancelled([pulling])
+
+
+class Progress(Mapping[MessageQueue, int]):
+    """How far each queue is done, at the moment of looking. One that is let go, or may be somebody else's, is not in
+    it: what is told of such a queue could set back its next owner."""
+
+    def __init__(self, held: Mapping[MessageQueue, Held], is_ours: Callable[[MessageQueue], bool]) -> None:
+        self._held = held
+        self._is_ours = is_ours
+
+    def __getitem__(self, queue: MessageQueue) -> int:
+        process = self._held[queue].process
+        if process.released or not self._is_ours(queue):
+            raise KeyError(queue)
+        return process.commit_offset
+
+    def __iter__(self) -> Iterator[MessageQueue]:
+        return iter([queue for queue in self._held if queue in self])
+
+    def __len__(self) -> int:
+        return sum(queue in self for queue in self._held)
 
 
 class HeldQueues:
@@ -86,10 +109,10 @@ class HeldQueues:
     async def acquire(self, queues: Iterable[MessageQueue], subscribed: Subscribed) -> set[MessageQueue]:
         wanted = list(queues)
         offsets = await asyncio.gather(*map(self._start_offset, wanted))
-        taken = {
+        taken = {  # a lock may be lost while its queue's offset, or another's, is asked for
             queue: self._hold(queue, offset, subscribed)
             for queue, offset in zip(wanted, offsets, strict=True)
-            if offset is not None
+            if offset is not None and self._is_ours(queue)
         }
         await self._came(taken)
         for held in taken.values():
@@ -98,7 +121,7 @@ class HeldQueues:
         return set(taken)
 
     async def _start_offset(self, queue: MessageQueue) -> int | None:
-        """None if that can't be found out now, or if the queue is not ours any more."""
+        """None if that can't be found out now."""
         try:
             offset = await self._offsets.read(queue)
             if offset is None:
@@ -106,9 +129,10 @@ class HeldQueues:
         except CosmodromeError as error:
             log.warning("%s is left for the next round: %s", queue, error)
             return None
-        return offset if self._may_hold(queue) else None
+        return offset
 
-    def _may_hold(self, queue: MessageQueue) -> bool:
+    def _is_ours(self, queue: MessageQueue) -> bool:
+        """Whether the group's offset of this queue is ours to move."""
         return True
 
     async def _came(self, taken: dict[MessageQueue, Held]) -> None:
@@ -184,13 +208,15 @@ class HeldQueues:
         return {queue: held.process.commit_offset for queue, held in self._held.items()}
 
     async def commit(self) -> None:
-        await self._offsets.commit(self.commit_offsets)
+        ours = {queue: offset for queue, offset in self.commit_offsets.items() if self._is_ours(queue)}
+        await self._offsets.commit(ours)
 
     async def commit_regularly(self, interval_ms: int) -> None:
+        progress = Progress(self._held, self._is_ours)
         while True:
             await self._clock.sleep(interval_ms)
             with going_on("commit"):
-                await self._offsets.commit_soon(self.commit_offsets)
+                await self._offsets.commit_soon(progress)
 
     async def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Go on at these offsets, and let go of what is in process; queues that are not ours are left alone."""
@@ -238,8 +264,7 @@ class QueuesInOrder(HeldQueues):
     def may_pull(self, queue: MessageQueue) -> bool:
         return self._locks is None or self._locks.holds(queue)
 
-    def _may_hold(self, queue: MessageQueue) -> bool:
-        """Its lock may be lost while its offset is asked for."""
+    def _is_ours(self, queue: MessageQueue) -> bool:
         return self.may_pull(queue)
 
     def locked_ms(self, queue: MessageQueue) -> int | None:
@@ -277,9 +302,9 @@ class QueuesInOrder(HeldQueues):
             await self._handlers.let_go(queue)
             if queue in self._handlers.unended:
                 return
-            if not held.process.released:
+            if not held.process.released and self._is_ours(queue):
                 await self._offsets.commit({queue: held.process.commit_offset})
-                held.process.released = True
+            held.process.released = True
             self._held.pop(queue, None)
             self._reading.statistics.forget(queue)
             if self._locks is not None:

@@ -159,6 +159,9 @@ class BrokerLocks:
         except CosmodromeError as error:
             log.warning("locks of %s are not renewed: %s", broker_name, error)
             return None
+        except Exception:  # a hook may raise anything, and what has lapsed is to be told of all the same
+            log.exception("locks of %s are not renewed", broker_name)
+            return None
         return self._table.renew(queues, granted, asked_ms, self._clock.now_ms())
 
     async def _ask(self, broker_name: str, queues: set[MessageQueue]) -> set[MessageQueue]:

@@ -17,7 +17,7 @@ from cosmodrome.client.subscribing import Expression, subscription
 from cosmodrome.clock import Clock
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.config import ClientConfig
-from cosmodrome.errors import BrokerError, ClientError, CosmodromeError, RouteNotFound, WrongType
+from cosmodrome.errors import BrokerError, ClientError, CosmodromeError, RouteNotFound
 from cosmodrome.filter import sql92
 from cosmodrome.model import RETRY_PREFIX, ConsumeFrom, ConsumeType, MessageModel, MessageQueue, Subscription
 from cosmodrome.net.connection import Connection
@@ -67,10 +67,6 @@ class Role:
     model: MessageModel
     consume_from: ConsumeFrom
     strategy: Strategy
-
-    def __post_init__(self) -> None:
-        if not callable(self.strategy):
-            raise WrongType(f"strategy is {self.strategy!r}; it must be a function such as averagely")
 
 
 # Told of a topic, all its queues, and ours.

@@ -63,7 +63,10 @@ class OffsetStore(Protocol):
         ...
 
     async def commit_soon(self, offsets: Offsets) -> None:
-        """Store the offsets without waiting for an answer; a loss is made up for by what comes later."""
+        """Store the offsets without waiting for an answer; a loss is made up for by what comes later.
+
+        Each is looked up just before it is told: the mapping may change meanwhile, and lose some.
+        """
         ...
 
 
@@ -121,8 +124,9 @@ class BrokerOffsets:
 
     def _on_its_way(self, queue: MessageQueue, offset: int) -> None:
         """Until it is answered, nobody knows what the broker has."""
-        if self._confirmed.get(queue) != offset:
-            self._confirmed.pop(queue, None)
+        for known in (self._confirmed, self._told):
+            if known.get(queue) != offset:
+                known.pop(queue, None)
 
     async def store(self, offsets: Offsets) -> None:
         await self._tell(self._store, offsets)
@@ -172,8 +176,9 @@ class BrokerOffsets:
 
     async def commit_soon(self, offsets: Offsets) -> None:
         begun = set(self._begun)
-        for queue, offset in offsets.items():
-            if self._told.get(queue) == offset:
+        for queue in list(offsets):
+            offset = offsets.get(queue)
+            if offset is None or self._told.get(queue) == offset:
                 continue
             if _place(queue) not in begun:
                 begun.add(_place(queue))

@@ -89,8 +89,8 @@ class OrderlyHandlers:
     """Calls handlers, of each queue one at a time and in the order of its offsets, of all at most `max_in_flight`.
 
     When a handler fails, its queue rests for a while and the handler gets the same messages again, until a message was
-    delivered `max_reconsume_times` times again and is buried. Nothing is handled while `holds` denies that the queue is
-    ours. What waits here is bounded by the process queues.
+    delivered `max_reconsume_times` times again, or the handler wants it no more, and it is buried. Nothing is handled
+    while `holds` denies that the queue is ours. What waits here is bounded by the process queues.
     """
 
     def __init__(
@@ -237,7 +237,8 @@ class OrderlyHandlers:
             log.info("to come again: %s", described(_messages(lane.portion)))
         else:
             log.warning("a handler failed: %s", described(_messages(lane.portion)), exc_info=error)
-        buried = [item for item in lane.portion if await self._is_buried(item.message)]
+        at_once = isinstance(error, RetryLater) and error.delay_level < 0
+        buried = [item for item in lane.portion if await self._is_buried(item.message, at_once)]
         if process.released or lane.process is not process:
             return 0
         process.finish(_messages(buried))
@@ -246,9 +247,10 @@ class OrderlyHandlers:
             item.message.reconsume_times += 1
         return pause_ms if lane.portion else 0
 
-    async def _is_buried(self, message: ReceivedMessage) -> bool:
+    async def _is_buried(self, message: ReceivedMessage, at_once: bool) -> bool:
         limit = self._max_reconsume_times
-        return limit is not None and message.reconsume_times >= limit and await self._bury(message)
+        is_spent = limit is not None and message.reconsume_times >= limit
+        return (at_once or is_spent) and await self._bury(message)
 
     async def run(self) -> None:
         """No handler is given up for taking long: the next message must not overtake it."""

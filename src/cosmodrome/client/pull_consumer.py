@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -17,14 +16,14 @@ from cosmodrome.client.membership import Membership, Role, Subscribed
 from cosmodrome.client.namespaces import unwrap_queue, unwrap_topic, wrap_group, wrap_queue, wrap_topic
 from cosmodrome.client.offsets import max_offset, min_offset, offset_at, offset_store
 from cosmodrome.client.pulling import PULL_MAX_BYTES, PULL_MAX_MESSAGES, pull
-from cosmodrome.client.rebalance import Strategy, averagely
+from cosmodrome.client.rebalance import Strategy, averagely, check_strategy
 from cosmodrome.client.sending_back import SendsBack
-from cosmodrome.client.settings import at_least_or_none, listening, one_of
+from cosmodrome.client.settings import at_least_or_none, check_queue, client_config, listed, listening, one_of
 from cosmodrome.client.subscribing import Expression, subscription
 from cosmodrome.clock import Clock, SystemClock
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.config import ClientConfig
-from cosmodrome.errors import ClientError, InvalidArgument, ProtocolError, RouteNotFound
+from cosmodrome.errors import ClientError, ProtocolError, RouteNotFound, check_number
 from cosmodrome.model import (
     ALL_TAGS,
     MASTER_ID,
@@ -111,8 +110,7 @@ class PullConsumer(Startable):
         super().__init__()
         model = one_of(MessageModel, model=model)
         at_least_or_none(0, max_reconsume_times=max_reconsume_times)
-        config = config or ClientConfig()
-        self._config = dataclasses.replace(config, namesrv=namesrv or config.namesrv)
+        config = self._config = client_config(config, namesrv)
         self._namespace = config.namespace
         self._clock = clock or SystemClock()
         self._group = wrap_group(config.namespace, check_group(group))
@@ -120,7 +118,7 @@ class PullConsumer(Startable):
         self._broker_ids: dict[MessageQueue, int] = {}  # the member of the broker group that was suggested last
         self._consumed: dict[MessageQueue, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        role = Role(self._group, ConsumeType.ACTIVELY, model, ConsumeFrom.LAST_OFFSET, strategy)
+        role = Role(self._group, ConsumeType.ACTIVELY, model, ConsumeFrom.LAST_OFFSET, check_strategy(strategy))
         self._membership = Membership(role, self._config, self._clock, rpc_hooks=rpc_hooks)
         self._instance = self._membership.instance
         self._offsets = offset_store(model, offsets_file, self._instance, self._group)
@@ -154,7 +152,7 @@ class PullConsumer(Startable):
         while True:
             await self._clock.sleep(self._config.persist_offset_interval_ms)
             with going_on("commit"):
-                await self._offsets.commit_soon(dict(self._consumed))
+                await self._offsets.commit_soon(self._consumed)
 
     async def _store_last(self, queues: Iterable[MessageQueue]) -> None:
         """These go to somebody else, who begins there."""
@@ -177,7 +175,7 @@ class PullConsumer(Startable):
         `listener(topic, all_queues, our_queues)` is told of every change of ours.
         """
         self._require_own_process()
-        wrapped = [wrap_topic(self._namespace, check_topic(topic)) for topic in topics]
+        wrapped = [wrap_topic(self._namespace, check_topic(topic)) for topic in listed(str, topics=topics)]
         if listener is not None:
             self._on_balance.append(listening(listener, awaited=False))
         for topic in wrapped:
@@ -240,10 +238,8 @@ class PullConsumer(Startable):
         timeout_ms: int,
     ) -> PullResult:
         self._require_running()
-        if offset < 0:
-            raise InvalidArgument(f"offset is {offset}; offsets begin at 0")
-        if max_messages < 1:
-            raise InvalidArgument(f"max_messages is {max_messages}; it must be at least 1")
+        check_number(0, offset=offset)
+        check_number(1, max_messages=max_messages)
         wrapped = await self._routed(queue)
         wanted = subscription(wrapped.topic, expression, self._clock.now_ms())
 
@@ -276,7 +272,7 @@ class PullConsumer(Startable):
 
     async def _routed(self, queue: MessageQueue) -> MessageQueue:
         """As brokers know it; its broker can be asked."""
-        wrapped = wrap_queue(self._namespace, queue)
+        wrapped = wrap_queue(self._namespace, check_queue(queue))
         await self._instance.routes.topic(wrapped.topic)
         return wrapped
 
@@ -295,10 +291,9 @@ class PullConsumer(Startable):
 
         This does not count for a queue that went to another member: it is further by now.
         """
-        if offset < 0:
-            raise InvalidArgument(f"offset is {offset}; offsets begin at 0")
+        check_number(0, offset=offset)
+        wrapped = wrap_queue(self._namespace, check_queue(queue))
         self._require_running()
-        wrapped = wrap_queue(self._namespace, queue)
         if wrapped in self._ours.gone:
             log.info("offset %d of %s is ignored: the queue went to another member", offset, queue)
         else:

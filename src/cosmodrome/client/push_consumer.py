@@ -28,15 +28,23 @@ from cosmodrome.client.orderly import SUSPEND_MS, OrderlyHandlers
 from cosmodrome.client.process_queue import DEFAULT_LIMITS, CacheLimits, ProcessQueue
 from cosmodrome.client.producer import tracer_of
 from cosmodrome.client.pulling import PULL_MAX_MESSAGES
-from cosmodrome.client.rebalance import Strategy, averagely
+from cosmodrome.client.rebalance import Strategy, averagely, check_strategy
 from cosmodrome.client.running_info import Traits, running_info
 from cosmodrome.client.sending_back import SendsBack
-from cosmodrome.client.settings import at_least, at_least_or_none, one_of
+from cosmodrome.client.settings import (
+    at_least,
+    at_least_or_none,
+    check_offsets,
+    check_start,
+    client_config,
+    each_is,
+    one_of,
+)
 from cosmodrome.client.subscribing import Expression
 from cosmodrome.client.watching import filtered
 from cosmodrome.clock import Clock, SystemClock
 from cosmodrome.config import ClientConfig
-from cosmodrome.errors import ClientError, ConfigError
+from cosmodrome.errors import ClientError, ConfigError, WrongType
 from cosmodrome.model import (
     ALL_TAGS,
     RETRY_PREFIX,
@@ -79,7 +87,8 @@ class PushConsumer(Startable):
     handler returns an `OrderlyStatus` that says when to commit.
 
     With `MessageModel.BROADCASTING` every member gets every message, and keeps its offsets in `offsets_file`, or in
-    memory only; messages that fail do not come again. `consume_from` counts only where no offset is stored. `stop`
+    memory only; messages that fail do not come again. `consume_from` counts only where no offset is stored, and not in
+    a young queue: while its first message is in the broker's memory, a new group that shares gets all of it. `stop`
     waits up to `stop_timeout_ms` for running handlers and commits what they finished. With `trace`, what becomes of
     every message is written down for `cosmodrome trace`.
     """
@@ -118,12 +127,14 @@ class PushConsumer(Startable):
         at_least(1, max_in_flight=max_in_flight, consume_timeout_ms=consume_timeout_ms, suspend_ms=suspend_ms)
         at_least(0, min_threads=min_threads, stop_timeout_ms=stop_timeout_ms)
         at_least_or_none(1, max_threads=max_threads)
-        at_least_or_none(0, max_reconsume_times=max_reconsume_times, consume_timestamp_ms=consume_timestamp_ms)
+        at_least_or_none(0, max_reconsume_times=max_reconsume_times)
+        check_start(consume_from, consume_timestamp_ms)
+        each_is(bool, orderly=orderly, auto_commit=auto_commit, trace=trace)
+        each_is(CacheLimits, limits=limits)
         check_consumer_hooks(consume_hooks, filter_hooks)
         if not (orderly or auto_commit):
             raise ConfigError("auto_commit=False is for orderly=True; else what a handler returned from is committed")
-        config = config or ClientConfig()
-        self._config = dataclasses.replace(config, namesrv=namesrv or config.namesrv)
+        config = self._config = client_config(config, namesrv)
         self._clock = clock or SystemClock()
         self._group = wrap_group(config.namespace, check_group(group))
         self._model = model
@@ -139,7 +150,7 @@ class PushConsumer(Startable):
         self._started_ms = self._clock.now_ms()
         self._statistics = ConsumeStatistics(self._started_ms)
         self._calls = self._new_calls(min_threads, max_threads, consume_hooks)
-        role = Role(self._group, ConsumeType.PASSIVELY, model, consume_from, strategy)
+        role = Role(self._group, ConsumeType.PASSIVELY, model, consume_from, check_strategy(strategy))
         self._membership = Membership(role, self._config, self._clock, rpc_hooks=rpc_hooks)
         self._instance = self._membership.instance
         offsets = offset_store(model, offsets_file, self._instance, self._group)
@@ -231,6 +242,9 @@ class PushConsumer(Startable):
 
     def handles(self, topic: str, expression: Expression = ALL_TAGS, *, batch: int | None = None) -> Callable[[H], H]:
         """`subscribe` as a decorator of the handler."""
+        if not isinstance(topic, str):  # else a decorator that lacks its topic would take the handler for one
+            raise WrongType(f"the topic is {topic!r}; use @consumer.handles(topic)")
+        check_topic(topic)
 
         def register(handler: H) -> H:
             self.subscribe(topic, expression, handler, batch=batch)
@@ -251,6 +265,8 @@ class PushConsumer(Startable):
 
     async def _start(self) -> None:
         """After the first round our queues have their start offsets: what is sent from now on is received."""
+        if not self._consumes:
+            log.warning("consumer group %s starts with no subscription; it gets nothing until it has one", self._group)
         self._started_ms = self._clock.now_ms()
         self._membership.start()
         self._calls.start()
@@ -305,13 +321,14 @@ class PushConsumer(Startable):
 
     async def reset_offsets(self, offsets: dict[MessageQueue, int]) -> None:
         """Go on at these offsets, and let go of what is in process; queues that are not ours are left alone."""
-        await self._queues.reset({wrap_queue(self._config.namespace, queue): at for queue, at in offsets.items()})
+        namespace = self._config.namespace
+        await self._queues.reset({wrap_queue(namespace, queue): at for queue, at in check_offsets(offsets).items()})
 
     # --- what operators and brokers ask
 
     def statistics(self, topic: str) -> ConsumeStatus:
         """How fast messages of the topic are pulled and handled here: rates of the last minute."""
-        return self._statistics.status(wrap_topic(self._config.namespace, topic), self._clock.now_ms())
+        return self._statistics.status(wrap_topic(self._config.namespace, check_topic(topic)), self._clock.now_ms())
 
     def running_info(self, *, stacks: bool = False) -> ConsumerRunningInfo:
         """What this member does, as `mqadmin consumerStatus` shows it; with `stacks`, where tasks and threads are."""
@@ -342,7 +359,9 @@ class PushConsumer(Startable):
 
     def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
         """How far each of our queues of the topic is done, committed or not."""
-        return {queue: offset for queue, offset in self._queues.commit_offsets.items() if queue.topic == topic}
+        wrapped = wrap_topic(self._config.namespace, check_topic(topic))
+        offsets = self._queues.commit_offsets.items()
+        return {dataclasses.replace(queue, topic=topic): offset for queue, offset in offsets if queue.topic == wrapped}
 
     async def consume_directly(self, message: ReceivedMessage) -> ConsumeDirectlyResult:
         """Hand a message to its handler, beside everything else; it is neither committed nor sent back."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
 from collections.abc import Coroutine, Sequence
 from typing import Any, Self
@@ -15,6 +14,7 @@ from cosmodrome.client.instance import Instance
 from cosmodrome.client.lifecycle import Startable
 from cosmodrome.client.offsets import max_offset, min_offset, offset_at
 from cosmodrome.client.pulling import PULL_MAX_BYTES, PULL_MAX_MESSAGES, PULL_RETRY_MS, PULL_SUSPEND_MS, Puller
+from cosmodrome.client.settings import client_config
 from cosmodrome.client.subscribing import Expression, subscription
 from cosmodrome.clock import Clock, SystemClock
 from cosmodrome.codes import ResponseCode
@@ -56,7 +56,6 @@ class TopicReader(Startable):
         clock: Clock | None = None,
     ) -> None:
         super().__init__()
-        config = config or ClientConfig()
         self._clock = clock or SystemClock()
         self._topic = check_topic(topic)
         self._from_earliest = from_earliest
@@ -66,7 +65,7 @@ class TopicReader(Startable):
         self._reading: set[MessageQueue] = set()
         self._following = False  # until the queues that are there at the start have their offsets
         self._instance = Instance(
-            dataclasses.replace(config, namesrv=namesrv or config.namesrv),
+            client_config(config, namesrv),
             self._clock,
             None,
             on_routes_changed=self._read_new_queues,
@@ -195,4 +194,6 @@ class _ReadQueue(Puller):
             for message in received_messages(self.queue, self._wanted, offsets, bytes(reply.body)):
                 await self._messages.put(unpacked(message))
                 self._offset = message.queue_offset + 1
-        self._offset = offsets.next_begin_offset
+        moves = reply.code == ResponseCode.PULL_OFFSET_MOVED
+        # Else it goes forward, whatever a slave that lags suggests.
+        self._offset = offsets.next_begin_offset if moves else max(self._offset, offsets.next_begin_offset)

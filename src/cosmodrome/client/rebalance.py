@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TypeVar
 
-from cosmodrome.errors import ClientError, ConfigError
+from cosmodrome.errors import ClientError, ConfigError, WrongType
 from cosmodrome.model import RETRY_PREFIX, MessageQueue
 
 Strategy = Callable[[Sequence[MessageQueue], Sequence[str], str], list[MessageQueue]]
@@ -23,6 +23,15 @@ Strategy = Callable[[Sequence[MessageQueue], Sequence[str], str], list[MessageQu
 VIRTUAL_NODES = 10
 
 T = TypeVar("T")
+
+
+def check_strategy(strategy: Strategy) -> Strategy:
+    """The strategy; WrongType if it cannot be called, or if it is a class, which would be made anew in each round."""
+    if isinstance(strategy, type):
+        raise WrongType(f"strategy is the class {strategy.__name__}; give one of it: {strategy.__name__}(...)")
+    if not callable(strategy):
+        raise WrongType(f"strategy is {strategy!r}; it must be a function such as averagely")
+    return strategy
 
 
 def averagely(queues: Sequence[MessageQueue], client_ids: Sequence[str], me: str) -> list[MessageQueue]:
@@ -130,6 +139,9 @@ class MachineRoomNearby:
     room_of_queue: Callable[[MessageQueue], str]
     room_of_client: Callable[[str], str]
     inner: Strategy = averagely
+
+    def __post_init__(self) -> None:
+        check_strategy(self.inner)
 
     def __call__(self, queues: Sequence[MessageQueue], client_ids: Sequence[str], me: str) -> list[MessageQueue]:
         if me not in client_ids:

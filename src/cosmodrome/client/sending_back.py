@@ -92,7 +92,8 @@ class SendsBack:
         in_turn = sorted(random.sample(sorted(names), len(names)), key=message.queue.broker_name.__eq__)
         for broker_name in in_turn[:COPY_TRIES]:
             try:
-                await self._hand_over(broker_name, self._copy(message, delay_level))
+                copy = self._copy(message, delay_level)
+                await hand_over(self.instance, broker_name, copy, COPY_TIMEOUT_MS)
                 return True
             except CosmodromeError as error:
                 log.info("%s was not taken as a copy: %s", message.msg_id, error)
@@ -107,8 +108,11 @@ class SendsBack:
         header, body = retry_copy(message, self.group, topic, level, times + 1, limit, self.clock.now_ms())
         return Command.request(RequestCode.SEND_MESSAGE, header, body)
 
-    async def _hand_over(self, broker_name: str, copy: Command) -> None:
-        address = self.instance.master(broker_name)
-        reply = await self.instance.caller.call(address, copy, COPY_TIMEOUT_MS)
-        if reply.code not in STATUS:
-            raise BrokerError(reply.code, reply.remark or "", address)
+
+async def hand_over(instance: Instance, broker_name: str, copy: Command, timeout_ms: int) -> None:
+    """Return once the broker has stored the copy, as safely as it should or not: sent again, it would be there twice.
+    CosmodromeError says why it is not stored, or not known to be."""
+    address = instance.master(broker_name)
+    reply = await instance.caller.call(address, copy, timeout_ms)
+    if reply.code not in STATUS:
+        raise BrokerError(reply.code, reply.remark or "", address)

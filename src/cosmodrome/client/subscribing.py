@@ -15,6 +15,10 @@ class Sql:
 
     condition: str
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.condition, str):
+            raise WrongType(f"the condition of a Sql is {self.condition!r}; it must be text")
+
 
 Expression = str | Sql
 

@@ -61,12 +61,14 @@ def filtered(
     """What all hooks leave; the rest counts as consumed. A hook that fails leaves out nothing."""
     if not hooks:
         return messages
-    wanted = messages
+    wanted, kept = messages, {message.queue_offset for message in messages}
     for hook in hooks:
         try:
-            wanted = list(hook(FilterContext(group, [*wanted], messages[0].queue)))
+            left = list(hook(FilterContext(group, [*wanted], messages[0].queue)))
+            kept = {message.queue_offset for message in left}  # fails as well if something else is returned
         except Exception:
             log.exception("the hook %r failed", hook)
-    kept = {message.queue_offset for message in wanted}
+        else:
+            wanted = left
     process.finish(message for message in messages if message.queue_offset not in kept)
     return wanted

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +16,7 @@ from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.model import MessageQueue
 from cosmodrome.testing import FakeClock
 from cosmodrome.wire.bodies import LockBatch
+from cosmodrome.wire.command import Command
 from tests.unit.client.fake_cluster import FakeCluster, fake_cluster, quick
 
 LOCK, UNLOCK = RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ
@@ -133,6 +136,20 @@ async def test_locks_lapse_while_the_broker_does_not_answer() -> None:
         assert not client.locks.holds(A)
         assert await client.locks.renew()
         assert client.lost == [{A}]
+
+
+async def test_what_has_lapsed_is_told_of_although_a_hook_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: Any) -> Command:
+        raise RuntimeError("a hook")
+
+    async with fake_cluster(T=2) as cluster, client_of(cluster) as client:
+        await client.locks.lock([A])
+        await client.clock.advance(LOCK_LIFE_MS)
+        await client.locks.lock([B])
+        monkeypatch.setattr(client.instance, "ask", fail)
+        assert not await client.locks.renew()
+        assert client.lost == [{A}]
+        assert client.locks.holds(B)
 
 
 async def test_renewals_come_regularly_and_soon_after_one_that_failed() -> None:

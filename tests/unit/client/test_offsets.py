@@ -192,6 +192,32 @@ async def test_going_back_is_told_whatever_is_on_its_way() -> None:
     assert brokers.told[2:] == ["broker-a 0 oneway", "broker-a 0", "broker-a 0 answered"]
 
 
+async def test_going_back_behind_what_a_pull_has_brought_is_told_in_passing_as_well() -> None:
+    brokers = Brokers(stored=4)
+    offsets = BrokerOffsets(cast(Instance, brokers), "g")
+    assert await offsets.read(QUEUE) == 4
+    assert offsets.carry(QUEUE, 6)
+    offsets.carried(QUEUE, 6)
+    await offsets.commit_soon({QUEUE: 4})
+    assert brokers.told == ["broker-a 0 oneway"]
+
+
+async def test_told_in_passing_is_how_far_a_queue_is_when_its_turn_comes() -> None:
+    """The first broker may take its time; meanwhile queues are reset, or go to somebody else."""
+    first, changed, gone = (MessageQueue("T", name, 0) for name in ("a", "b", "c"))
+    progress, told = {first: 5, changed: 9, gone: 9}, []
+
+    class SlowBrokers(Brokers):
+        async def ask(self, address: str, command: Command, timeout_ms: int) -> Command:
+            told.append((address, UpdateConsumerOffset.decode(command).commit_offset))
+            progress[changed] = 2
+            progress.pop(gone, None)
+            return await super().ask(address, command, timeout_ms)
+
+    await BrokerOffsets(cast(Instance, SlowBrokers()), "g").commit_soon(progress)
+    assert told == [("a", 5), ("b", 2)]
+
+
 async def test_told_in_passing_the_first_offset_is_waited_for_as_well() -> None:
     brokers = Brokers()
     await BrokerOffsets(cast(Instance, brokers), "g").commit_soon(offsets_of("a"))

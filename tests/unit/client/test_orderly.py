@@ -216,6 +216,15 @@ async def test_what_cannot_be_buried_is_tried_again() -> None:
     assert handler.times == [[0], [1], [2], [0]]
 
 
+async def test_what_a_handler_gives_up_is_buried_at_once() -> None:
+    desk, handler = Desk(), Told(RetryLater(delay_level=-1, done=1))
+    desk.deliver(handler, 3, batch=2)
+    await settle()
+    assert handler.offsets == [[0, 1], [2]]
+    assert desk.buried == [1]
+    assert desk.process().commit_offset == 3
+
+
 async def test_without_a_limit_nothing_is_ever_buried() -> None:
     desk, handler = Desk(), Told(*[ValueError()] * 50)
     desk.deliver(handler, 1, batch=1)
@@ -602,6 +611,35 @@ async def test_one_that_could_not_be_given_up_stays_first() -> None:
         async with consumer_of(cluster, handler, batch=1, max_reconsume_times=0, suspend_ms=1):
             await until(lambda: len(handler.offsets) == 4)
         assert handler.offsets == [[0], [0], [0], [1]]
+
+
+@pytest.mark.parametrize(
+    "code", [ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE]
+)
+async def test_one_that_is_stored_less_safely_than_it_should_is_given_up(code: ResponseCode) -> None:
+    handler = Told(ValueError())
+    async with fake_cluster(T=1) as cluster:
+        cluster.broker.answers[RequestCode.SEND_MESSAGE] = lambda command: command.reply(code)
+        await cluster.broker.append("T", 0, b"x")
+        await cluster.broker.append("T", 0, b"y")
+        async with consumer_of(cluster, handler, batch=1, max_reconsume_times=0, suspend_ms=1):
+            await until(lambda: len(handler.offsets) >= 2)
+        assert handler.offsets == [[0], [1]]
+        assert cluster.broker.asked.count(RequestCode.SEND_MESSAGE) == 1
+
+
+@pytest.mark.parametrize("limit", [None, 16])
+async def test_one_that_is_given_up_before_its_time_has_reached_the_limit_its_broker_is_told(limit: int | None) -> None:
+    handler = Told(RetryLater(), RetryLater(delay_level=-1))
+    async with fake_cluster(T=1) as cluster:
+        cluster.broker.answers[RequestCode.SEND_MESSAGE] = lambda command: command.reply()
+        await cluster.broker.append("T", 0, b"x")
+        await cluster.broker.append("T", 0, b"y")
+        async with consumer_of(cluster, handler, batch=1, max_reconsume_times=limit, suspend_ms=1):
+            await until(lambda: len(handler.offsets) == 3)
+        assert handler.offsets == [[0], [0], [1]]
+        header = SendMessage.decode(*cluster.broker.asked.of(RequestCode.SEND_MESSAGE))
+        assert (header.topic, header.reconsume_times, header.max_reconsume_times) == ("%RETRY%g", 1, 1)
 
 
 async def test_broadcasting_needs_no_locks() -> None:

@@ -186,7 +186,8 @@ async def test_a_new_group_begins_where_it_was_told(consume_from: ConsumeFrom, e
             await cluster.broker.append("T", 0, b"x")
             await cluster.broker.append(RETRY, 0, b"x")
             cluster.broker.queues["T", 0][offset].store_timestamp = stored_ms
-        async with consumer_of(cluster, Inbox(), consume_from=consume_from, consume_timestamp_ms=2):
+        since_ms = 2 if consume_from is ConsumeFrom.TIMESTAMP else None
+        async with consumer_of(cluster, Inbox(), consume_from=consume_from, consume_timestamp_ms=since_ms):
             await until(lambda: len(_first_offsets(cluster)) == 2, turn)
     assert _first_offsets(cluster) == {"T": expected, RETRY: 3 if consume_from is ConsumeFrom.TIMESTAMP else 0}
 

@@ -92,6 +92,21 @@ async def test_an_offset_the_broker_no_longer_has_is_moved() -> None:
             assert [message.body for message in await take(reader, 1)] == [b"kept"]
 
 
+async def test_nobody_but_who_moves_it_sends_it_back() -> None:
+    async with fake_cluster(T=1) as cluster:
+        await cluster.broker.append("T", 0, b"old")
+
+        def lagging(command):  # type: ignore[no-untyped-def]
+            del cluster.broker.answers[RequestCode.PULL_MESSAGE]
+            return command.reply(ResponseCode.PULL_NOT_FOUND, header=PullReply(0, 0, 0, 0))
+
+        cluster.broker.answers[RequestCode.PULL_MESSAGE] = lagging
+        async with TopicReader("T", namesrv=cluster.namesrv) as reader:
+            await cluster.broker.asked.wait_for(RequestCode.PULL_MESSAGE, 2)
+            await cluster.broker.append("T", 0, b"new")
+            assert [message.body for message in await take(reader, 1)] == [b"new"]
+
+
 async def test_a_reader_that_is_stopped_ends_the_loop_over_it() -> None:
     async with fake_cluster(T=1) as cluster:
         reader = TopicReader("T", namesrv=cluster.namesrv)
