@@ -63,6 +63,22 @@ def send():
 for _ in range(4):
     threading.Thread(target=send).start()
 """,
+    "threads that send much": """
+def send():
+    threading.main_thread().join()
+    assert producer.send(Message("orders", b"x" * 100_000)).status.name == "SEND_OK"
+threading.Thread(target=send).start()
+""",
+    "a transaction that hangs": """
+def execute(message):
+    called.set()
+    time.sleep(3600)
+from cosmodrome.blocking import TransactionProducer
+transactions = TransactionProducer("payments", namesrv, check=execute)
+transactions.start()
+threading.Thread(target=transactions.send_in_transaction, args=(Message("orders", b"x"), execute), daemon=True).start()
+assert called.wait(10)
+""",
     "sends nobody waits for": """
 for _ in range(500):
     producer.send_async(Message("orders", b"x"))

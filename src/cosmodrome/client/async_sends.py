@@ -1,4 +1,4 @@
-"""Sends that go on while their caller does something else: counted, bounded, and ended with their producer."""
+"""The sends of a producer: counted, those in the background bounded, and all of them ended before it stops."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
+from types import TracebackType
 from typing import Any, TypeVar
 
 from cosmodrome.client.lifecycle import cancelled
-from cosmodrome.errors import TooManySends
+from cosmodrome.errors import ClientError, TooManySends
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +29,8 @@ class AsyncSends:
     """The sends under way, and what follows them: callbacks, for example.
 
     `start` takes a send while there are fewer than `max_count` of them with fewer than `max_bytes`, so the last one
-    taken may pass the bytes. It never waits: whoever has more to send waits for `room`.
+    taken may pass the bytes. It never waits: whoever has more to send waits for `room`, or `in_turn`. Those that are
+    awaited by their callers are only counted: `with sends.awaited(deadline)`.
     """
 
     def __init__(self, max_count: int, max_bytes: int) -> None:
@@ -39,6 +41,9 @@ class AsyncSends:
         self._followers: set[asyncio.Task[Any]] = set()
         self._waiters: set[asyncio.Future[None]] = set()
         self._last_deadline = 0.0
+        self._awaited = 0  # by their callers, and those in line
+        self._one_ended: asyncio.Future[None] | None = None  # what `drain` waits for
+        self._is_closed = False
 
     @property
     def count(self) -> int:
@@ -69,11 +74,46 @@ class AsyncSends:
             self._sends.discard(done)
             self._bytes -= size_bytes
             self._wake()
+            self._note_end()
             if callback is not None and not done.cancelled():
                 self._call_back(callback, done.exception() or done.result())
 
         task.add_done_callback(ended)
         return task
+
+    async def in_turn(self, begin: Callable[[], Awaitable[T]]) -> T:
+        """`begin` as soon as there is room. Who is in line when the producer stops still gets a turn."""
+        self._awaited += 1
+        try:
+            await self.room()
+            if self._is_closed:
+                raise ClientError("the producer was stopped, and those before this send did not end in time")
+            begun = begin()
+        finally:
+            self._awaited -= 1
+            self._note_end()
+        return await begun
+
+    def awaited(self, deadline: float) -> AsyncSends:
+        """To be entered around a send that its caller awaits. Every send pays for it, so it does no more than count."""
+        self._awaited += 1
+        ended_by = deadline + _GRACE_SECONDS
+        if ended_by > self._last_deadline:
+            self._last_deadline = ended_by
+        return self
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._awaited -= 1
+        if self._one_ended is not None:
+            self._note_end()
 
     def finish(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Do a piece of work that should not end with whoever began it."""
@@ -81,8 +121,12 @@ class AsyncSends:
         task = loop.create_task(work)
         self._followers.add(task)
         self._last_deadline = max(self._last_deadline, loop.time() + FINISH_SECONDS)
-        task.add_done_callback(self._followers.discard)
+        task.add_done_callback(self._finished)
         return task
+
+    def _finished(self, task: asyncio.Task[Any]) -> None:
+        self._followers.discard(task)
+        self._note_end()
 
     def _call_back(self, callback: Callback[T], outcome: T | BaseException) -> None:
         try:
@@ -110,14 +154,20 @@ class AsyncSends:
                 self._waiters.discard(waiter)
 
     async def drain(self) -> None:
-        """Wait until all have ended, the sends by their deadlines; what takes longer is cancelled."""
+        """Wait until all have ended, the sends by their deadlines; what takes longer is cancelled, if it is a task."""
         loop = asyncio.get_running_loop()
-        while under_way := self._sends | self._followers:
+        while self._sends or self._followers or self._awaited:
             seconds = self._last_deadline - loop.time()
             if seconds <= 0:
                 break
-            await asyncio.wait(under_way, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            self._one_ended = loop.create_future()
+            await asyncio.wait([self._one_ended], timeout=seconds)
+        self._is_closed = True
         await cancelled(self._sends | self._followers)
+
+    def _note_end(self) -> None:
+        if self._one_ended is not None and not self._one_ended.done():
+            self._one_ended.set_result(None)
 
 
 async def _watched(callback: Callback[Any], called: Awaitable[None]) -> None:

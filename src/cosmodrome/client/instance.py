@@ -42,7 +42,7 @@ RECONNECT_MAX_MS = 1_000
 # A broker that does not answer a goodbye will notice the closed connection.
 GOODBYE_TIMEOUT_MS = 1_000
 
-_DEFAULT_INSTANCE = "DEFAULT"
+DEFAULT_INSTANCE = "DEFAULT"
 _ANY_PUBLIC_ADDRESS = ("192.0.2.1", 9)  # of a range kept for documentation; connecting a UDP socket sends nothing
 _instance_numbers = itertools.count(time.monotonic_ns())
 # What only one client of a client id may be at a time, in this process, and who is: (process, client id, role).
@@ -108,6 +108,7 @@ class Instance:
         self._on_routes_changed = on_routes_changed
         self._heartbeat_due = Bell(clock)
         self._all_told = True
+        self._beats: set[asyncio.Future[list[bool]]] = set()  # rounds of heartbeats under way
         self._told: set[str] = set()  # who knows us, by the connections of now
         self._turned_away: CosmodromeError | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -133,17 +134,31 @@ class Instance:
             new_topics=new_topics,
         )
 
-    def claim(self, role: str) -> None:
+    def claim(self, role: str, *, not_beside: str | None = None) -> None:
         """Be the only client of this id in this process with a role, `producer group orders`, until the stop.
 
-        Brokers could not tell two of them apart. Clients get ids of their own unless an instance name was given.
+        Nor may there be one with a role that begins with `not_beside`. Brokers could not tell the two apart. Clients
+        get ids of their own unless an instance name was given.
         """
         claim = (os.getpid(), self.client_id, role)
         if _claims.setdefault(claim, self) is not self:
-            raise ClientError(
-                f"{role}: another one with the client id {self.client_id} is running already; "
-                "leave instance_name alone, or give each a name of its own"
-            )
+            raise self._claimed(role)
+        if not_beside is not None:
+            for other in self._claimed_by_others():
+                if other.startswith(not_beside):
+                    raise self._claimed(f"{role} beside {other}")
+
+    def _claimed_by_others(self) -> list[str]:
+        """The roles of our client id that are not ours."""
+        mine = (os.getpid(), self.client_id)
+        refs = _claims.valuerefs()
+        return [ref.key[2] for ref in refs if ref.key[:2] == mine and ref() not in (self, None)]
+
+    def _claimed(self, what: str) -> ClientError:
+        return ClientError(
+            f"{what}: another one with the client id {self.client_id} is running already; "
+            "leave instance_name alone, or give each a name of its own"
+        )
 
     def start(self) -> None:
         if isinstance(self.name_servers, NameServerLookup):
@@ -166,6 +181,7 @@ class Instance:
 
     async def stop(self, *, producer_group: str | None = None, consumer_group: str | None = None) -> None:
         """Stop every part, tell the brokers goodbye and close the connections."""
+        await self._heartbeats_answered()
         await cancelled(self._tasks)
         if self._announce is not None:
             goodbye = UnregisterClient(self.client_id, producer_group, consumer_group)
@@ -173,6 +189,14 @@ class Instance:
         await self.caller.close()
         for claim in [claim for claim, owner in _claims.items() if owner is self]:
             del _claims[claim]
+
+    async def _heartbeats_answered(self) -> None:
+        """Apache's brokers may handle a heartbeat after the goodbye that follows it. We would be a member again, with a
+        connection that is closed, and our queues would have no reader until the broker looks for such."""
+        if self._beats:
+            await asyncio.wait(self._beats, timeout=GOODBYE_TIMEOUT_MS / 1000)
+        for beat in self._beats:
+            beat.cancel()
 
     def _known_by(self) -> set[str]:
         """Brokers that may know us: the connected ones of the routes."""
@@ -219,18 +243,23 @@ class Instance:
     def heartbeat_soon(self) -> None:
         self._heartbeat_due.ring()
 
-    async def announced(self) -> None:
-        """Return once every broker in the routes has been told of us; at once if that is so."""
-        if not self.routes.addresses(masters_only=not self._heartbeat_to_slaves) <= self._told:
-            await self.heartbeat()
+    async def announced(self, address: str, timeout_ms: float) -> None:
+        """Return once this broker has been told of us, at once if that is so; raises as `ask` does."""
+        assert self._announce is not None, "a client that is not announced has no heartbeat"
+        if address not in self._told:
+            body = self._announce(self.client_id).encode()
+            await self.ask(address, Command.request(RequestCode.HEART_BEAT, body=body), timeout_ms)
+            self._told.add(address)
 
     async def heartbeat(self) -> None:
         """Tell every broker in the routes who we are. Failures are logged and made up for by the next round."""
         assert self._announce is not None, "a client that is not announced has no heartbeat"
         body = self._announce(self.client_id).encode()
         addresses = self.routes.addresses(masters_only=not self._heartbeat_to_slaves)
-        told = await asyncio.gather(*(self._tell(address, body) for address in addresses))
-        self._all_told = all(told)
+        beat = asyncio.gather(*(self._tell(address, body) for address in addresses))
+        self._beats.add(beat)
+        beat.add_done_callback(self._beats.discard)
+        self._all_told = all(await asyncio.shield(beat))  # whoever waits may be cancelled: see `stop`
 
     async def _tell(self, address: str, body: bytes) -> bool:
         try:
@@ -269,7 +298,7 @@ class Instance:
 
     def _connection_lost(self, _connection: Connection) -> None:
         """A broker forgets its clients with their connections, so connect and tell it again."""
-        self._told.clear()
+        self._told.intersection_update(self.caller.connected())
         self.heartbeat_soon()
         for tell in self.on_connection_lost:
             tell()
@@ -299,7 +328,7 @@ def _name_servers(caller: Caller, config: ClientConfig) -> NameServers:
 def client_id(ip: str, config: ClientConfig) -> str:
     """`ip@instance[@unit]`; the instance name DEFAULT becomes one that no other client in the world has."""
     name = config.instance_name
-    if name == _DEFAULT_INSTANCE:
+    if name == DEFAULT_INSTANCE:
         name = f"{os.getpid()}#{next(_instance_numbers)}"
     return "@".join(filter(None, (ip, name, config.unit_name)))
 

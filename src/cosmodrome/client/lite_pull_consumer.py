@@ -25,15 +25,26 @@ from cosmodrome.client.process_queue import DEFAULT_LIMITS, CacheLimits, Process
 from cosmodrome.client.producer import tracer_of
 from cosmodrome.client.pulled_message import PulledMessage
 from cosmodrome.client.pulling import PULL_MAX_MESSAGES
-from cosmodrome.client.rebalance import Strategy, averagely
+from cosmodrome.client.rebalance import Strategy, averagely, check_strategy
 from cosmodrome.client.running_info import Traits, running_info
 from cosmodrome.client.sending_back import DEAD_LETTER, SendsBack
-from cosmodrome.client.settings import at_least, at_least_or_none, listening, one_of
+from cosmodrome.client.settings import (
+    at_least,
+    at_least_or_none,
+    check_offsets,
+    check_queue,
+    check_start,
+    client_config,
+    each_is,
+    listed,
+    listening,
+    one_of,
+)
 from cosmodrome.client.subscribing import Expression
 from cosmodrome.client.watching import Watch, filtered
 from cosmodrome.clock import Clock, SystemClock, sleep_unless
 from cosmodrome.config import ClientConfig
-from cosmodrome.errors import ClientError, CosmodromeError, InvalidArgument
+from cosmodrome.errors import ClientError, CosmodromeError, check_number
 from cosmodrome.model import (
     ALL_TAGS,
     RETRY_PREFIX,
@@ -82,7 +93,8 @@ class LitePullConsumer(Startable):
     `auto_commit` only when `commit` is called. So every message is handed out at least once; a crash repeats what was
     not committed, and so may a queue that moves to another member. With `MessageModel.BROADCASTING` every member gets
     every message and keeps its offsets in `offsets_file`, or in memory only. `consume_from` counts only where no offset
-    is stored. `stop` waits up to `stop_timeout_ms` for loops that are busy with a message.
+    is stored, and not in a young queue: while its first message is in the broker's memory, a new group that shares gets
+    all of it. `stop` waits up to `stop_timeout_ms` for loops that are busy with a message.
     """
 
     def __init__(
@@ -112,10 +124,12 @@ class LitePullConsumer(Startable):
         model, consume_from = one_of(MessageModel, model=model), one_of(ConsumeFrom, consume_from=consume_from)
         at_least(1, auto_commit_interval_ms=auto_commit_interval_ms)
         at_least(0, stop_timeout_ms=stop_timeout_ms)
-        at_least_or_none(0, max_reconsume_times=max_reconsume_times, consume_timestamp_ms=consume_timestamp_ms)
+        at_least_or_none(0, max_reconsume_times=max_reconsume_times)
+        check_start(consume_from, consume_timestamp_ms)
+        each_is(bool, auto_commit=auto_commit, trace=trace)
+        each_is(CacheLimits, limits=limits)
         check_consumer_hooks(consume_hooks, filter_hooks)
-        config = config or ClientConfig()
-        self._config = dataclasses.replace(config, namesrv=namesrv or config.namesrv)
+        config = self._config = client_config(config, namesrv)
         self._namespace = config.namespace
         self._clock = clock or SystemClock()
         self._group = wrap_group(config.namespace, check_group(group))
@@ -128,14 +142,14 @@ class LitePullConsumer(Startable):
         self._started_ms = self._clock.now_ms()
         self._statistics = ConsumeStatistics(self._started_ms)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._polled: list[PulledMessage] = []  # by the last poll
+        self._polled = _Polled([])  # by the last poll
         self._polling = False
         self._stopper: object | None = None
         self._on_assigned: list[OnQueues] = []
         self._on_revoked: list[OnQueues] = []
         self._watched_topics: dict[str, _WatchedTopic] = {}
         self._tracer = tracer_of(self._group, "CONSUME", namesrv, config, self._clock, rpc_hooks) if trace else None
-        role = Role(self._group, ConsumeType.ACTIVELY, model, consume_from, strategy)
+        role = Role(self._group, ConsumeType.ACTIVELY, model, consume_from, check_strategy(strategy))
         self._membership = Membership(role, self._config, self._clock, self._routes_changed, rpc_hooks)
         self._instance = self._membership.instance
         self._offsets = offset_store(model, offsets_file, self._instance, self._group)
@@ -202,7 +216,7 @@ class LitePullConsumer(Startable):
         self._require_own_process()
         if self._membership.pinned is None and self._membership.subscribed:
             raise ClientError(_MIXED.format("subscribed to topics", "assign"))
-        pinned = frozenset(wrap_queue(self._namespace, queue) for queue in queues)
+        pinned = frozenset(wrap_queue(self._namespace, queue) for queue in listed(MessageQueue, queues=queues))
         topics = {check_topic(queue.topic) for queue in pinned}
         for topic in topics:
             self._membership.subscribe(topic, expression)
@@ -285,8 +299,7 @@ class LitePullConsumer(Startable):
 
         A list is acknowledged as a whole when the next one is asked for.
         """
-        if size < 1:
-            raise InvalidArgument(f"a batch of {size} messages; it must have at least 1")
+        check_number(1, size=size)
         self._require_reading()
         return self._feed.batches(size)
 
@@ -296,16 +309,22 @@ class LitePullConsumer(Startable):
         What the poll before this one returned is acknowledged hereby. For one task; several share a consumer by
         `async for`.
         """
+        polled = await self._poll_for(timeout_ms)
+        polled.has_arrived = True
+        return list(polled.messages)
+
+    async def _poll_for(self, timeout_ms: int) -> _Polled:
+        """`poll`, for one who has yet to be reached, and may be interrupted before."""
         self._require_reading()
         if self._polling:
             raise ClientError("another task polls this consumer already; for several tasks there is `async for`")
         self._polling = True
         try:
             self._acknowledge_polled()
-            self._polled = await self._poll(self._clock.now_ms() + timeout_ms)
+            self._polled = _Polled(await self._poll(self._clock.now_ms() + timeout_ms))
         finally:
             self._polling = False
-        return list(self._polled)
+        return self._polled
 
     async def _poll(self, deadline_ms: int) -> list[PulledMessage]:
         while not (messages := self._feed.take_some(self._pull_batch, self)):
@@ -316,10 +335,21 @@ class LitePullConsumer(Startable):
         return messages
 
     def _acknowledge_polled(self) -> None:
-        polled, self._polled = self._polled, []
-        for message in polled:
+        self._put_back_polled()
+        polled, self._polled = self._polled, _Polled([])
+        for message in polled.messages:
             if message.holder is self:
                 message.ack()
+
+    def _put_back_polled(self) -> None:
+        """What has not reached who polled for it is given out again."""
+        if self._polled.has_arrived:
+            return
+        polled, self._polled = self._polled, _Polled([])
+        for message in reversed(polled.messages):
+            message.holder = None
+            message.unwatch(ClientError("the poll was interrupted before it returned"))
+            self._feed.put_back(message)
 
     def _require_reading(self) -> None:
         self._require_running()
@@ -330,6 +360,7 @@ class LitePullConsumer(Startable):
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on at this offset; nothing that was fetched before is handed out any more."""
+        check_number(0, offset=offset)
         own = await self._own_soon(queue)
         low, high = await asyncio.gather(min_offset(self._instance, own), max_offset(self._instance, own))
         if not low <= offset <= high:
@@ -349,7 +380,7 @@ class LitePullConsumer(Startable):
     async def _own_soon(self, queue: MessageQueue) -> MessageQueue:
         """A queue that was assigned just now is waited for."""
         self._require_running()
-        own, pinned = wrap_queue(self._namespace, queue), self._membership.pinned
+        own, pinned = wrap_queue(self._namespace, check_queue(queue)), self._membership.pinned
         deadline_ms = self._clock.now_ms() + ASSIGN_TIMEOUT_MS
         while pinned is not None and own in pinned and own not in self._queues.held:
             if (left_ms := deadline_ms - self._clock.now_ms()) <= 0:
@@ -367,7 +398,7 @@ class LitePullConsumer(Startable):
 
     def position(self, queue: MessageQueue) -> int:
         """The offset of the next message to be handed out, as far as it is known."""
-        process = self._own(wrap_queue(self._namespace, queue)).process
+        process = self._own(wrap_queue(self._namespace, check_queue(queue))).process
         first = self._feed.ready.first_offset(process)
         return process.next_offset if first is None else first
 
@@ -381,7 +412,7 @@ class LitePullConsumer(Startable):
         self._feed.resume()
 
     def _own_ones(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        wrapped = (wrap_queue(self._namespace, queue) for queue in queues)
+        wrapped = (wrap_queue(self._namespace, queue) for queue in listed(MessageQueue, queues=queues))
         return [queue for queue in wrapped if queue in self._queues.held]
 
     async def fetch_message_queues(self, topic: str) -> list[MessageQueue]:
@@ -407,7 +438,7 @@ class LitePullConsumer(Startable):
 
     async def _routed(self, queue: MessageQueue) -> MessageQueue:
         """As brokers know it; its broker can be asked."""
-        wrapped = wrap_queue(self._namespace, queue)
+        wrapped = wrap_queue(self._namespace, check_queue(queue))
         await self._instance.routes.topic(wrapped.topic)
         return wrapped
 
@@ -424,7 +455,8 @@ class LitePullConsumer(Startable):
             self._acknowledge_polled()
             await self._offsets.store(self._queues.commit_offsets)
         else:
-            await self._offsets.store({await self._own_soon(queue): offset for queue, offset in offsets.items()})
+            given = check_offsets(offsets)
+            await self._offsets.store({await self._own_soon(queue): offset for queue, offset in given.items()})
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """What is stored for the group; None if nothing is."""
@@ -435,11 +467,14 @@ class LitePullConsumer(Startable):
 
     async def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Go on at these offsets, and let go of what is fetched; queues that are not ours are left alone."""
-        await self._queues.reset({wrap_queue(self._namespace, queue): at for queue, at in offsets.items()})
+        given = check_offsets(offsets)
+        await self._queues.reset({wrap_queue(self._namespace, queue): at for queue, at in given.items()})
 
     def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
         """How far each of our queues of the topic is done, committed or not."""
-        return {queue: offset for queue, offset in self._queues.commit_offsets.items() if queue.topic == topic}
+        wrapped = wrap_topic(self._namespace, check_topic(topic))
+        offsets = self._queues.commit_offsets.items()
+        return {dataclasses.replace(queue, topic=topic): offset for queue, offset in offsets if queue.topic == wrapped}
 
     def running_info(self, *, stacks: bool = False) -> ConsumerRunningInfo:
         """What this member does, as `mqadmin consumerStatus` shows it; with `stacks`, where tasks and threads are."""
@@ -519,6 +554,14 @@ class LitePullConsumer(Startable):
 
 
 _MIXED = "this consumer {}, so it can't {}; one that does the other has to be another consumer"
+
+
+@dataclass(eq=False, slots=True)
+class _Polled:
+    """What one poll brought, and whether that has reached who asked for it: else it is not his to acknowledge."""
+
+    messages: list[PulledMessage]
+    has_arrived: bool = False
 
 
 @dataclass(eq=False, slots=True)

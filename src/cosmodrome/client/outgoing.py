@@ -5,8 +5,10 @@ The checks refuse here what every broker would refuse or, worse, would misread.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from typing import NamedTuple
 
 from cosmodrome.config import KIB, MIB
@@ -21,6 +23,7 @@ DEFAULT_PRODUCER_GROUP = "DEFAULT_PRODUCER"
 MAX_BODY_BYTES = 4 * MIB
 MIN_FLAG, MAX_FLAG = -(2**31), 2**31 - 1
 COMPRESS_FROM_BYTES = 4 * KIB
+_fields = attrgetter(*Message.__dataclass_fields__)
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -50,6 +53,7 @@ class Outgoing(NamedTuple):
     properties: str
     is_batch: bool
     messages: Sequence[Message]
+    is_request: bool = False
 
 
 def check_producer_group(group: str) -> str:
@@ -72,6 +76,18 @@ def body_size(message: Message) -> int:
     """How large the body is; 0 for one that will be refused as it is no bytes."""
     check_is_message(message)
     return len(message.body) if isinstance(message.body, bytes) else 0
+
+
+def snapshot(message: Message) -> Message:
+    """The message as it is now; whoever reuses the other one changes nothing here."""
+    check_is_message(message)
+    # The first way takes a fifth of the time of the second, which serves classes of the application's own.
+    taken = Message(*_fields(message)) if type(message) is Message else copy.copy(message)
+    if isinstance(message.properties, (dict, Mapping)):
+        taken.properties = dict(message.properties)
+    if isinstance(message.keys, list):
+        taken.keys = list(message.keys)
+    return taken
 
 
 def check_is_message(message: Message) -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 import socket
-from collections.abc import AsyncIterator, Iterable, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 from cosmodrome.client import outgoing
 from cosmodrome.client.async_sends import AsyncSends, Callback
 from cosmodrome.client.batches import split_batches
 from cosmodrome.client.hooks import RpcHook, SendMode
-from cosmodrome.client.instance import Instance
+from cosmodrome.client.instance import DEFAULT_INSTANCE, Instance
 from cosmodrome.client.lifecycle import Startable
 from cosmodrome.client.namespaces import unwrap_queue, wrap_group, wrap_queue, wrap_topic
 from cosmodrome.client.outgoing import Outgoing
@@ -20,7 +21,8 @@ from cosmodrome.client.producer_options import ProducerOptions
 from cosmodrome.client.queue_choice import Selector, select_by_hash
 from cosmodrome.client.routes import NewTopics, TopicRoute
 from cosmodrome.client.sending import Sending, now
-from cosmodrome.client.settings import at_least
+from cosmodrome.client.settings import at_least, client_config, each_is
+from cosmodrome.client.threads import DaemonThreads
 from cosmodrome.client.tracing import Tracer
 from cosmodrome.clock import Clock, SystemClock
 from cosmodrome.codes import RequestCode
@@ -36,8 +38,15 @@ from cosmodrome.wire.requests import RecallMessage, RecallReply
 SEND_TIMEOUT_MS = 3_000
 MAX_TRIES = 3
 TRACE_GROUP_PREFIX = "_INNER_TRACE_PRODUCER-"
+TRACE_INSTANCE_PREFIX = "PID_CLIENT_INNER_TRACE_PRODUCER_"
+# What a producer claims to be. Those who get answers get all of their client id.
+PRODUCER_ROLE = "producer group"
+ANSWERS_ROLE = "answers to requests"
 # Compressing this much takes a millisecond and more, so it is done beside the event loop.
 COMPRESS_ASIDE_FROM_BYTES = 64 * KIB
+PACKING_THREADS = os.cpu_count() or 1
+
+T = TypeVar("T")
 
 
 class Producer(Startable):
@@ -65,10 +74,11 @@ class Producer(Startable):
         clock: Clock | None = None,
     ) -> None:
         super().__init__()
-        config = dataclasses.replace(config or ClientConfig(), namesrv=namesrv or (config.namesrv if config else ""))
+        config = client_config(config, namesrv)
         at_least(1, max_tries=max_tries)
         self._clock = clock or SystemClock()
-        self._options = options = options or ProducerOptions()
+        self._options = options = ProducerOptions() if options is None else options
+        each_is(ProducerOptions, options=options)
         self._namespace = config.namespace
         self._plain_group = outgoing.check_producer_group(group)
         self._group = outgoing.check_producer_group(wrap_group(config.namespace, group))
@@ -92,6 +102,7 @@ class Producer(Startable):
             max_tries=max_tries,
         )
         self._async_sends = AsyncSends(options.max_async_sends, options.max_async_bytes)
+        self._packing = DaemonThreads(PACKING_THREADS, "cosmodrome-packing")
 
     @property
     def client_id(self) -> str:
@@ -99,17 +110,20 @@ class Producer(Startable):
         return self._instance.client_id
 
     async def _start(self) -> None:
-        self._instance.claim(f"producer group {self._group}")
+        self._instance.claim(f"{PRODUCER_ROLE} {self._group}", not_beside=ANSWERS_ROLE)
         self._instance.start()
         if self._tracer is not None:
             await self._tracer.start()
         self._sending.tracer = self._tracer
 
     async def _stop(self) -> None:
-        await self._async_sends.drain()
-        if self._tracer is not None:
-            await self._tracer.stop()
-        await self._instance.stop(producer_group=self._group)
+        try:
+            await self._async_sends.drain()
+            if self._tracer is not None:
+                await self._tracer.stop()
+        finally:
+            self._packing.shutdown()
+            await self._instance.stop(producer_group=self._group)
 
     def _announce(self, client_id: str) -> HeartbeatData:
         return HeartbeatData(client_id, producers=(self._group,))
@@ -132,7 +146,8 @@ class Producer(Startable):
         """
         self._require_running()
         deadline = now() + timeout_ms / 1000
-        return await self._send(message, queue, selector, arg, deadline, SendMode.SYNC)
+        with self._async_sends.awaited(deadline):
+            return await self._send(message, queue, selector, arg, deadline, SendMode.SYNC)
 
     def send_async(
         self,
@@ -146,24 +161,48 @@ class Producer(Startable):
     ) -> asyncio.Future[SendResult]:
         """Begin to send, and return what will be the result: await it, gather it, cancel it or ignore it.
 
-        `callback`, def or async def, is called with the result or with what was raised, which then counts as seen; not
-        after a cancellation. Only failures of the network are tried again, at most `max_async_tries` in all. While
-        `max_async_sends` messages or `max_async_bytes` are under way, TooManySends is raised: `await room()` first.
-        Stopping the producer waits for all of them.
+        The message is sent as it is now, so it may be changed and sent again. `callback`, def or async def, is called
+        with the result or with what was raised, which then counts as seen; not after a cancellation. Only failures of
+        the network are tried again, at most `max_async_tries` in all. While `max_async_sends` messages or
+        `max_async_bytes` are under way, TooManySends is raised: `await room()` first. Stopping the producer waits for
+        all of them.
         """
         self._require_running()
-        deadline = now() + timeout_ms / 1000
-        return self._async_sends.start(
-            lambda: self._send(message, queue, selector, arg, deadline, SendMode.ASYNC),
-            outgoing.body_size(message),
-            deadline,
-            callback,
-        )
+        return self._send_later(message, queue, selector=selector, arg=arg, callback=callback, timeout_ms=timeout_ms)()
+
+    def _send_later(
+        self,
+        message: Message,
+        queue: MessageQueue | None = None,
+        *,
+        selector: Selector | None = None,
+        arg: Any = None,
+        callback: Callback[SendResult] | None = None,
+        timeout_ms: float = SEND_TIMEOUT_MS,
+    ) -> Callable[[], asyncio.Future[SendResult]]:
+        """What begins to send the message as it is now; any thread may ask for it."""
+        message = outgoing.snapshot(message)
+
+        def begin() -> asyncio.Future[SendResult]:
+            deadline = now() + timeout_ms / 1000
+            return self._async_sends.start(
+                lambda: self._send(message, queue, selector, arg, deadline, SendMode.ASYNC),
+                outgoing.body_size(message),
+                deadline,
+                callback,
+            )
+
+        return begin
 
     async def room(self) -> None:
         """Return once `send_async` takes one more message."""
         self._require_running()
         await self._async_sends.room()
+
+    async def _in_turn(self, begin: Callable[[], asyncio.Future[T]]) -> T:
+        """For other threads, which cannot see whether there is room."""
+        self._require_running()
+        return await self._async_sends.in_turn(begin)
 
     async def send_oneway(
         self,
@@ -176,10 +215,11 @@ class Producer(Startable):
         """Hand the message to a broker without waiting for its answer: fast, and nobody knows whether it arrived."""
         self._require_running()
         deadline = now() + SEND_TIMEOUT_MS / 1000
-        ready = self._ready(message) or await self._ready_aside(message)
-        route = await self._sending.route(ready.topic, deadline)
-        chosen = self._chosen_queue(message, route, queue, selector, arg)
-        await self._sending.oneway(chosen or self._sending.next_queue(ready.topic, route.publish_queues), ready)
+        with self._async_sends.awaited(deadline):
+            ready = self._ready(message) or await self._ready_aside(message, deadline)
+            route = await self._sending.route(ready.topic, deadline)
+            chosen = self._chosen_queue(message, route, queue, selector, arg)
+            await self._sending.oneway(chosen or self._sending.next_queue(ready.topic, route.publish_queues), ready)
 
     async def send_batch(
         self,
@@ -195,11 +235,8 @@ class Producer(Startable):
         self._require_running()
         deadline = now() + timeout_ms / 1000
         ready = self._ready_batch(messages)
-        route = await self._sending.route(ready.topic, deadline)
-        chosen = self._chosen_queue(messages[0], route, queue, None, None)
-        if chosen is not None:
-            return await self._sending.to(chosen, ready, deadline - now(), SendMode.SYNC)
-        return await self._sending.anywhere(ready, deadline, SendMode.SYNC)
+        with self._async_sends.awaited(deadline):
+            return await self._send_chosen(ready, queue, None, None, deadline, SendMode.SYNC)
 
     async def send_batches(
         self,
@@ -229,11 +266,12 @@ class Producer(Startable):
         except ProtocolError as error:
             raise InvalidMessage(f"{handle!r} is not a recall handle") from error
         wrapped = wrap_topic(self._namespace, topic)
-        await self._sending.route(wrapped, deadline)
-        address = self._instance.master(broker_name)
-        request = RecallMessage(wrapped, handle, self._group, broker_name)
-        left_ms = max((deadline - now()) * 1000, 1)
-        reply = await self._instance.ask(address, Command.request(RequestCode.RECALL_MESSAGE, request), left_ms)
+        with self._async_sends.awaited(deadline):
+            await self._sending.route(wrapped, deadline)
+            address = self._instance.master(broker_name)
+            request = RecallMessage(wrapped, handle, self._group, broker_name)
+            left_ms = max((deadline - now()) * 1000, 1)
+            reply = await self._instance.ask(address, Command.request(RequestCode.RECALL_MESSAGE, request), left_ms)
         return RecallReply.decode(reply).msg_id
 
     async def publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
@@ -251,7 +289,7 @@ class Producer(Startable):
         deadline: float,
         mode: SendMode,
     ) -> SendResult:
-        ready = self._ready(message) or await self._ready_aside(message)
+        ready = self._ready(message) or await self._ready_aside(message, deadline)
         if queue is None and selector is None and not message.sharding_key:
             return await self._sending.anywhere(ready, deadline, mode)
         return await self._send_chosen(ready, queue, selector, arg, deadline, mode)
@@ -315,8 +353,13 @@ class Producer(Startable):
             return None
         return self._packed(message, *self._pack(message.body))
 
-    async def _ready_aside(self, message: Message) -> Outgoing:
-        return self._packed(message, *await asyncio.to_thread(self._pack, message.body))
+    async def _ready_aside(self, message: Message, deadline: float) -> Outgoing:
+        try:
+            async with asyncio.timeout_at(deadline):
+                packed = await self._packing.run(self._pack, message.body)
+        except TimeoutError:
+            raise SendFailed(f"the message for {message.topic} could not be compressed in time") from None
+        return self._packed(message, *packed)
 
     def _pack(self, body: bytes) -> tuple[bytes, int]:
         options = self._options
@@ -356,7 +399,11 @@ def tracer_of(
     clock: Clock,
     rpc_hooks: Sequence[RpcHook] = (),
 ) -> Tracer:
-    """What writes down the traces of a group, with a producer of its own; Java's gives it such a name, too."""
+    """What writes down the traces of a group, with a producer and a client id of its own, named as Java names them."""
+    config = config or ClientConfig()
+    topic = check_topic(config.trace_topic)
+    if config.instance_name != DEFAULT_INSTANCE:
+        config = dataclasses.replace(config, instance_name=f"{TRACE_INSTANCE_PREFIX}{config.instance_name}")
     trace_group = f"{TRACE_GROUP_PREFIX}{group}-{role}"
     sender = Producer(trace_group, namesrv, rpc_hooks=rpc_hooks, config=config, clock=clock)
-    return Tracer(sender, group, clock, check_topic((config or ClientConfig()).trace_topic))
+    return Tracer(sender, group, clock, topic)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from cosmodrome.client.async_sends import Callback
 from cosmodrome.client.hooks import RpcHook, SendMode
 from cosmodrome.client.incoming import unpack_body
-from cosmodrome.client.outgoing import body_size
-from cosmodrome.client.producer import MAX_TRIES, SEND_TIMEOUT_MS, Producer
+from cosmodrome.client.outgoing import body_size, snapshot
+from cosmodrome.client.producer import ANSWERS_ROLE, MAX_TRIES, PRODUCER_ROLE, SEND_TIMEOUT_MS, Producer
 from cosmodrome.client.producer_options import ProducerOptions
 from cosmodrome.client.queue_choice import Selector
 from cosmodrome.client.sending import now
@@ -70,7 +70,8 @@ class RequestProducer(Producer):
         self._instance.handlers[RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT] = self._answered
 
     async def _start(self) -> None:
-        self._instance.claim("answers to requests")  # brokers push them to a client id
+        # Brokers push them to a client id: to whichever of its producers they heard of last.
+        self._instance.claim(ANSWERS_ROLE, not_beside=PRODUCER_ROLE)
         await super()._start()
 
     async def request(
@@ -84,7 +85,9 @@ class RequestProducer(Producer):
     ) -> ReceivedMessage:
         """Send the message and return the answer to it. CallTimeout when none came in time; else as `send`."""
         self._require_running()
-        return await self._request(message, queue, selector, arg, timeout_ms, now(), SendMode.SYNC)
+        began = now()
+        with self._async_sends.awaited(began + timeout_ms / 1000):
+            return await self._request(message, queue, selector, arg, timeout_ms, began, SendMode.SYNC)
 
     def request_async(
         self,
@@ -98,13 +101,30 @@ class RequestProducer(Producer):
     ) -> asyncio.Future[ReceivedMessage]:
         """Begin to ask, and return what will be the answer; all else is as with `send_async`."""
         self._require_running()
-        began = now()
-        return self._async_sends.start(
-            lambda: self._request(message, queue, selector, arg, timeout_ms, began, SendMode.ASYNC),
-            body_size(message),
-            began + timeout_ms / 1000,
-            callback,
-        )
+        return self._ask_later(message, queue, selector=selector, arg=arg, callback=callback, timeout_ms=timeout_ms)()
+
+    def _ask_later(
+        self,
+        message: Message,
+        queue: MessageQueue | None = None,
+        *,
+        selector: Selector | None = None,
+        arg: Any = None,
+        callback: Callback[ReceivedMessage] | None = None,
+        timeout_ms: float = REQUEST_TIMEOUT_MS,
+    ) -> Callable[[], asyncio.Future[ReceivedMessage]]:
+        message = snapshot(message)
+
+        def begin() -> asyncio.Future[ReceivedMessage]:
+            began = now()
+            return self._async_sends.start(
+                lambda: self._request(message, queue, selector, arg, timeout_ms, began, SendMode.ASYNC),
+                body_size(message),
+                began + timeout_ms / 1000,
+                callback,
+            )
+
+        return begin
 
     async def _request(
         self,
@@ -118,19 +138,16 @@ class RequestProducer(Producer):
     ) -> ReceivedMessage:
         deadline = began + timeout_ms / 1000
         correlation_id = str(uuid.uuid4())
-        ready = self._ready(message) or await self._ready_aside(message)
-        await self._sending.route(ready.topic, deadline)
+        ready = self._ready(message) or await self._ready_aside(message, deadline)
         wanted = {
             Property.CORRELATION_ID: correlation_id,
             Property.REPLY_TO_CLIENT: self.client_id,
             Property.TTL: str(int(timeout_ms)),
         }
-        ready = ready._replace(properties=ready.properties + props.encode(wanted))
+        ready = ready._replace(properties=ready.properties + props.encode(wanted), is_request=True)
         answer: asyncio.Future[ReceivedMessage] = asyncio.get_running_loop().create_future()
         self._asked[correlation_id] = answer
         try:
-            async with asyncio.timeout_at(deadline):
-                await self._instance.announced()  # a broker finds us by what our heartbeats say
             await self._send_chosen(ready, queue, selector, arg, deadline, mode)
             async with asyncio.timeout_at(deadline):
                 return await answer
@@ -157,6 +174,11 @@ class RequestProducer(Producer):
         asked = request.properties
         if not {Property.CORRELATION_ID, Property.REPLY_TO_CLIENT, Property.CLUSTER} <= asked.keys():
             raise InvalidMessage(f"{request.msg_id} asks for no answer: it was not sent by `request`")
+        with self._async_sends.awaited(deadline):
+            await self._reply(request, body, deadline)
+
+    async def _reply(self, request: ReceivedMessage, body: bytes, deadline: float) -> None:
+        asked = request.properties
         topic = f"{asked[Property.CLUSTER]}_REPLY_TOPIC"
         packed, sys_flag = self._pack(body)
         await self._sending.route(topic, deadline)

@@ -185,9 +185,19 @@ class Sending:
     ) -> Coroutine[Any, Any, SendResult]:
         """One try: send to this queue, and to no other."""
         address = self._instance.master(queue.broker_name)
+        if ready.is_request:
+            return self._introduced(queue, ready, address, seconds, mode)
         if self._is_watched:
             return self._watched(queue, ready, address, seconds, mode)
         return self._try(queue, ready, address, seconds)
+
+    async def _introduced(
+        self, queue: MessageQueue, ready: Outgoing, address: str, seconds: float, mode: SendMode
+    ) -> SendResult:
+        """A request goes to a broker that knows us by a heartbeat: else it would not know whom to give the answer."""
+        deadline = now() + seconds
+        await self._instance.announced(address, max(seconds * 1000, 1))
+        return await self.to(queue, ready._replace(is_request=False), deadline - now(), mode)
 
     async def _try(self, queue: MessageQueue, ready: Outgoing, address: str, seconds: float) -> SendResult:
         tracer = self.tracer

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import itertools
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
+from contextvars import copy_context
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
@@ -49,6 +52,11 @@ class DaemonThreads(Executor):
             if not self._idle.acquire(blocking=False) and self._count < self._max_threads:
                 self._start_one()
         return future
+
+    async def run(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """As `asyncio.to_thread`, in one of these."""
+        in_context = functools.partial(copy_context().run, function, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self, in_context)
 
     def _start_one(self) -> None:
         self._count += 1

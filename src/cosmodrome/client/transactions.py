@@ -10,12 +10,14 @@ from enum import IntEnum
 from typing import Any, NamedTuple, cast
 
 from cosmodrome.client import outgoing
+from cosmodrome.client.async_sends import FINISH_SECONDS
 from cosmodrome.client.hooks import RpcHook, SendMode
 from cosmodrome.client.incoming import received, unpack_body
 from cosmodrome.client.namespaces import unwrap_queue, unwrap_topic, wrap_topic
 from cosmodrome.client.producer import MAX_TRIES, SEND_TIMEOUT_MS, Producer
 from cosmodrome.client.producer_options import ProducerOptions
 from cosmodrome.client.sending import now
+from cosmodrome.client.threads import DaemonThreads
 from cosmodrome.clock import Clock
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.config import ClientConfig
@@ -29,6 +31,11 @@ from cosmodrome.wire.record import SysFlag, decode_records, parse_offset_msg_id
 from cosmodrome.wire.requests import CheckTransactionState, EndTransaction
 
 log = logging.getLogger(__name__)
+
+# What is executed may send in transactions itself and wait for that, so it finds a thread unless there is a great many.
+EXECUTE_THREADS = 64
+# Brokers ask again, so a check may wait; but not for one that hangs.
+CHECK_THREADS = 4
 
 
 class TransactionState(IntEnum):
@@ -100,12 +107,21 @@ class TransactionProducer(Producer):
         if not callable(check):
             raise ConfigError(f"check is {check!r}; it must be a function that returns a TransactionState")
         self._check = check
+        self._executing = DaemonThreads(EXECUTE_THREADS, "cosmodrome-execute")
+        self._checking = DaemonThreads(CHECK_THREADS, "cosmodrome-check")
         self._poll_route_ms = (config or ClientConfig()).poll_route_interval_ms
         self._instance.handlers[RequestCode.CHECK_TRANSACTION_STATE] = self._asked
 
     async def _start(self) -> None:
         await super()._start()
         self._instance.run(self._be_known(), "template")
+
+    async def _stop(self) -> None:
+        try:
+            await super()._stop()
+        finally:
+            for threads in (self._executing, self._checking):
+                threads.shutdown(cancel_futures=True)
 
     async def _be_known(self) -> None:
         """Brokers ask those whom they know by their heartbeats: also one that has sent nothing, as a restarted one."""
@@ -134,20 +150,26 @@ class TransactionProducer(Producer):
             raise InvalidMessage(f"execute is {execute!r}; it must be a function that returns a TransactionState")
         if outgoing.is_delayed(message):
             raise InvalidMessage("a message in a transaction cannot be delayed")
-        sent = await self._send_half(message, timeout_ms)
-        if sent.status is not SendStatus.SEND_OK:
-            # It may be lost; what must not be is done only after it is safe.
-            state = await self._settle(message, sent, _rolled_back(), timeout_ms)
-        elif inspect.iscoroutinefunction(execute):
-            state = await self._settle(message, sent, execute(message, *args), timeout_ms)
-        else:
-            work = self._settle(message, sent, _in_thread(execute, message, *args), timeout_ms)
-            state = await asyncio.shield(self._async_sends.finish(work))
+        deadline = now() + timeout_ms / 1000
+        with self._async_sends.awaited(deadline):
+            sent = await self._send_half(message, deadline)
+        with self._async_sends.awaited(now() + FINISH_SECONDS):
+            state = await self._execute(message, sent, execute, args, timeout_ms)
         return TransactionResult(sent, state)
 
-    async def _send_half(self, message: Message, timeout_ms: float) -> SendResult:
-        deadline = now() + timeout_ms / 1000
-        ready = self._ready(message) or await self._ready_aside(message)
+    async def _execute(
+        self, message: Message, sent: SendResult, execute: Execute, args: Sequence[Any], timeout_ms: float
+    ) -> TransactionState:
+        if sent.status is not SendStatus.SEND_OK:
+            # It may be lost; what must not be is done only after it is safe.
+            return await self._settle(message, sent, _rolled_back(), timeout_ms)
+        if inspect.iscoroutinefunction(execute):
+            return await self._settle(message, sent, execute(message, *args), timeout_ms)
+        work = self._settle(message, sent, _in_thread(self._executing, execute, message, *args), timeout_ms)
+        return await asyncio.shield(self._async_sends.finish(work))
+
+    async def _send_half(self, message: Message, deadline: float) -> SendResult:
+        ready = self._ready(message) or await self._ready_aside(message, deadline)
         properties = ready.properties + props.encode({Property.TRAN_MSG: "true", Property.PGROUP: self._group})
         half = ready._replace(properties=properties, sys_flag=ready.sys_flag | SysFlag.PREPARED)
         return await self._send_chosen(half, None, None, None, deadline, SendMode.SYNC)
@@ -200,7 +222,8 @@ class TransactionProducer(Producer):
         unpack_body(message)
         message.topic = unwrap_topic(self._namespace, message.topic)
         message.queue = unwrap_queue(self._namespace, message.queue)
-        state = _decided("check", await _outcome(self._check, message))
+        # As a task: `check` may use what needs one, and answers to brokers begin without.
+        state = _decided("check", await asyncio.create_task(self._checked(message)))
         self._trace_end(message, message.msg_id, connection.peer, state, from_check=True)
         answer = EndTransaction(
             self._group,
@@ -214,6 +237,12 @@ class TransactionProducer(Producer):
             asked.broker_name,
         )
         self._instance.send_on(connection, Command.request(RequestCode.END_TRANSACTION, answer, oneway=True))
+
+    async def _checked(self, message: ReceivedMessage) -> TransactionState:
+        """Call a def in a thread, an async def here."""
+        if inspect.iscoroutinefunction(self._check):
+            return cast(TransactionState, await self._check(message))
+        return await _in_thread(self._checking, self._check, message)
 
     def _trace_end(
         self,
@@ -257,15 +286,8 @@ async def _rolled_back() -> TransactionState:
     return TransactionState.ROLLBACK
 
 
-async def _outcome(check: Check, message: ReceivedMessage) -> TransactionState:
-    """Call a def in a thread, an async def here."""
-    if inspect.iscoroutinefunction(check):
-        return cast(TransactionState, await check(message))
-    return await _in_thread(check, message)
-
-
-async def _in_thread(function: Callable[..., Any], *args: Any) -> TransactionState:
-    result = await asyncio.to_thread(function, *args)
+async def _in_thread(threads: DaemonThreads, function: Callable[..., Any], *args: Any) -> TransactionState:
+    result = await threads.run(function, *args)
     if inspect.isawaitable(result):  # a def that hands out a coroutine, as functools.partial does
         result = await result
     return cast(TransactionState, result)

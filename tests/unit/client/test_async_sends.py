@@ -11,11 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosmodrome.client.async_sends import AsyncSends
+from cosmodrome.client.outgoing import snapshot
 from cosmodrome.client.producer import Producer
 from cosmodrome.client.producer_options import ProducerOptions
+from cosmodrome.client.requesting import RequestProducer
 from cosmodrome.codes import RequestCode
 from cosmodrome.errors import BrokerError, ClientError, InvalidMessage, TooManySends
 from cosmodrome.model import Message, SendResult
+from cosmodrome.wire import properties as properties_string
 from tests.unit.client.fake_cluster import fake_cluster
 
 SEND = RequestCode.SEND_MESSAGE_V2
@@ -79,6 +82,34 @@ async def test_stopping_waits_for_what_is_under_way_and_its_callbacks() -> None:
         assert len(cluster.broker.queues["T", 0]) == 20
         with pytest.raises(ClientError, match="stopped"):
             producer.send_async(Message("T", b"x"))
+
+
+@pytest.mark.parametrize("way", ["send_async", "request_async"])
+async def test_a_message_may_be_changed_as_soon_as_its_send_has_begun(way: str) -> None:
+    message = Message("T", b"", keys=[], properties={})
+    async with fake_cluster(T=1) as cluster, RequestProducer("g", cluster.namesrv) as producer:
+        for number in range(5):
+            message.body, message.tags = b"%d" % number, f"tag{number}"
+            message.properties["n"] = f"n{number}"
+            message.keys = ["k"] if not number else message.keys
+            assert isinstance(message.keys, list)
+            message.keys[0] = f"key{number}"
+            getattr(producer, way)(message, timeout_ms=500).add_done_callback(asyncio.Future.exception)
+        await cluster.broker.asked.wait_for(SEND, 5)
+    stored = {one.body: properties_string.decode(one.properties) for one in cluster.broker.queues["T", 0]}
+    seen = {(body, of["TAGS"], of["KEYS"], of["n"]) for body, of in stored.items()}
+    assert seen == {(b"%d" % n, f"tag{n}", f"key{n}", f"n{n}") for n in range(5)}
+
+
+def test_a_message_of_the_applications_own_kind_is_taken_as_such() -> None:
+    class Order(Message):
+        customer = ""
+
+    order = Order("T", b"x")
+    order.customer = "eve"
+    taken = snapshot(order)
+    assert isinstance(taken, Order)
+    assert (taken, taken.customer, taken.properties is order.properties) == (order, "eve", False)
 
 
 async def test_a_cancelled_send_calls_nobody_back() -> None:
@@ -173,3 +204,54 @@ async def test_what_does_not_end_in_time_is_cancelled() -> None:
     stuck = sends.start(lambda: asyncio.Event().wait(), 1, asyncio.get_running_loop().time() - 10)
     await sends.drain()
     assert stuck.cancelled()
+
+
+async def test_who_is_in_line_at_the_end_still_gets_a_turn() -> None:
+    sends, began = AsyncSends(2, 1_000), asyncio.get_running_loop().time()
+    done: list[int] = []
+
+    async def send(number: int) -> None:
+        await asyncio.sleep(0.001)
+        done.append(number)
+
+    def one(number: int) -> asyncio.Task[None]:
+        return asyncio.create_task(sends.in_turn(lambda: sends.start(lambda: send(number), 1, began + 10)))
+
+    tasks = [one(number) for number in range(20)]
+    await asyncio.sleep(0)
+    await sends.drain()
+    assert sorted(done) == list(range(20))
+    await asyncio.gather(*tasks)
+
+
+async def test_who_is_in_line_behind_what_never_ends_is_told() -> None:
+    sends, late = AsyncSends(1, 1_000), asyncio.get_running_loop().time() - 10
+    stuck = sends.start(lambda: asyncio.Event().wait(), 1, late)
+    in_line = asyncio.create_task(sends.in_turn(lambda: sends.start(lambda: asyncio.sleep(0), 1, late)))
+    await asyncio.sleep(0)
+    await sends.drain()
+    assert stuck.cancelled()
+    with pytest.raises(ClientError, match="the producer was stopped"):
+        await in_line
+
+
+async def test_what_callers_await_is_waited_for_by_its_deadline() -> None:
+    sends, gate = AsyncSends(1, 1_000), asyncio.Event()
+    now = asyncio.get_running_loop().time
+
+    async def send(deadline: float) -> None:
+        with sends.awaited(deadline):
+            await gate.wait()
+
+    sending = [asyncio.create_task(send(now() + LATER)) for _ in range(3)]
+    await asyncio.sleep(0)
+    draining = asyncio.create_task(sends.drain())
+    await asyncio.sleep(0.01)
+    assert not draining.done()
+    gate.set()
+    await draining
+    assert all(task.done() for task in sending)
+    gate.clear()
+    stuck = AsyncSends(1, 1_000)
+    with stuck.awaited(now() - 10):
+        await stuck.drain()

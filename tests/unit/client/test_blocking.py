@@ -22,6 +22,7 @@ from cosmodrome.blocking import Message, Producer, ProducerOptions, PushConsumer
 from cosmodrome.client.lifecycle import Startable
 from cosmodrome.errors import ClientError, InvalidMessage
 from cosmodrome.model import MessageQueue, ReceivedMessage
+from cosmodrome.wire import properties as properties_string
 from tests.unit.client.fake_cluster import PATIENCE_SECONDS, FakeCluster, fake_cluster
 
 
@@ -55,6 +56,32 @@ async def test_threads_may_share_a_producer() -> None:
     async with fake_cluster(T=1) as cluster:
         await asyncio.to_thread(use, cluster.namesrv)
         assert {one.body for one in cluster.broker.queues["T", 0]} == {b"%d" % number for number in range(200)}
+
+
+async def test_stopping_waits_for_what_waits_for_room() -> None:
+    def use(namesrv: str) -> None:
+        with Producer("g", namesrv, options=ProducerOptions(max_async_bytes=1_000)) as producer:
+            futures = [producer.send_async(Message("T", b"%03d" % number * 100)) for number in range(50)]
+        assert [future.exception() for future in futures] == [None] * 50
+
+    async with fake_cluster(T=1) as cluster:
+        await asyncio.to_thread(use, cluster.namesrv)
+        assert len({one.body for one in cluster.broker.queues["T", 0]}) == 50
+
+
+async def test_a_message_may_be_changed_as_soon_as_its_send_has_begun() -> None:
+    def use(namesrv: str) -> None:
+        message = Message("T", b"")
+        with Producer("g", namesrv) as producer:
+            for number in range(200):
+                message.body = b"%d" % number
+                message.properties["number"] = str(number)
+                producer.send_async(message)
+
+    async with fake_cluster(T=1) as cluster:
+        await asyncio.to_thread(use, cluster.namesrv)
+        stored = {(one.body, properties_string.find(one.properties, "number")) for one in cluster.broker.queues["T", 0]}
+    assert stored == {(b"%d" % number, str(number)) for number in range(200)}
 
 
 async def test_hooks_see_the_context_of_the_thread_that_called() -> None:

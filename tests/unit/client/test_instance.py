@@ -11,9 +11,10 @@ import re
 import pytest
 
 from cosmodrome.client.instance import HEARTBEAT_MIN_DISTANCE_MS, Instance, client_id, local_ip
+from cosmodrome.client.lifecycle import cancelled
 from cosmodrome.codes import RequestCode
 from cosmodrome.config import ClientConfig
-from cosmodrome.errors import BrokerError, ClientError, ConnectionFailed
+from cosmodrome.errors import BrokerError, CallTimeout, ClientError, ConnectionFailed
 from cosmodrome.net.connection import Connection
 from cosmodrome.testing import FakeClock
 from cosmodrome.wire.bodies import HeartbeatData
@@ -41,6 +42,20 @@ def test_a_role_is_one_clients_alone_until_that_is_gone() -> None:
     del first  # as when its event loop ended before it was stopped
     gc.collect()
     second.claim("producer group g")
+
+
+def test_a_role_may_not_stand_beside_others() -> None:
+    config = ClientConfig(namesrv="127.0.0.1:9876", instance_name="red")
+    first, second = (Instance(config, FakeClock(), HeartbeatData) for _ in range(2))
+    stranger = Instance(ClientConfig(namesrv="127.0.0.1:9876", instance_name="pink"), FakeClock(), HeartbeatData)
+    first.claim("producer group g", not_beside="answers")
+    first.claim("answers", not_beside="producer group")
+    with pytest.raises(ClientError, match=r"producer group h beside answers: another one with the client id .*@red"):
+        second.claim("producer group h", not_beside="answers")
+    stranger.claim("producer group h", not_beside="answers")
+    del first
+    gc.collect()
+    second.claim("producer group h", not_beside="answers")
 
 
 def test_the_local_address_is_an_ipv4_address() -> None:
@@ -114,21 +129,53 @@ async def test_what_brokers_ask_is_answered_by_its_handler_and_errors_stay_polit
         await instance.stop()
 
 
-async def test_brokers_are_told_of_the_client_once_until_a_connection_is_lost() -> None:
+async def test_goodbye_is_said_when_heartbeats_are_answered() -> None:
+    """Whoever waits for the heartbeat may be cancelled: a broker with threads may handle it last all the same."""
+    async with fake_cluster(T=1) as cluster:
+        instance = instance_of(cluster, FakeClock())
+        cluster.broker.answers[RequestCode.HEART_BEAT] = lambda _: None
+        await instance.routes.topic("T")
+        beating = asyncio.create_task(instance.heartbeat())
+        (heartbeat,) = await cluster.broker.asked.wait_for(RequestCode.HEART_BEAT)
+        await cancelled([beating])
+        stopping = asyncio.create_task(instance.stop(producer_group="g"))
+        await asyncio.wait([stopping], timeout=0.1)
+        assert cluster.broker.asked.count(RequestCode.UNREGISTER_CLIENT) == 0
+        (connection,) = cluster.broker.connections
+        connection.send(heartbeat.reply())
+        await stopping
+        assert cluster.broker.asked.count(RequestCode.UNREGISTER_CLIENT) == 1
+
+
+async def test_a_broker_is_told_of_the_client_once_until_its_connection_is_lost() -> None:
+    async with fake_cluster("a", "b", T=1) as cluster:
+        instance = instance_of(cluster, FakeClock())
+        await instance.routes.topic("T")
+
+        async def announced(name: str) -> int:
+            await instance.announced(instance.master(name), 5_000)
+            return cluster.named(name).asked.count(RequestCode.HEART_BEAT)
+
+        assert [await announced("a") for _ in range(3)] == [1, 1, 1]
+        assert cluster.named("b").asked.count(RequestCode.HEART_BEAT) == 0
+        await announced("b")
+        for connection in list(cluster.named("a").connections):
+            connection.abort()
+        async with asyncio.timeout(5):
+            while instance.master("a") in instance.caller.connected():  # noqa: ASYNC110  # nothing tells
+                await asyncio.sleep(0.001)
+        assert (await announced("a"), await announced("b")) == (2, 1)
+        await instance.stop()
+
+
+async def test_a_broker_that_cannot_be_told_is_an_error_in_time() -> None:
     async with fake_cluster(T=1) as cluster:
         instance = instance_of(cluster, FakeClock())
         await instance.routes.topic("T")
-        for _ in range(3):
-            await instance.announced()
-        assert cluster.broker.asked.count(RequestCode.HEART_BEAT) == 1
-        for connection in list(cluster.broker.connections):
-            connection.abort()
-        (address,) = instance.routes.addresses(masters_only=True)
-        async with asyncio.timeout(5):
-            while address in instance.caller.connected():  # noqa: ASYNC110  # nothing tells
-                await asyncio.sleep(0.001)
-        await instance.announced()
-        assert cluster.broker.asked.count(RequestCode.HEART_BEAT) == 2
+        cluster.broker.silent = True
+        with pytest.raises(CallTimeout, match="did not answer"):
+            await instance.announced(instance.master("broker-a"), 50)
+        cluster.broker.silent = False
         await instance.stop()
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import pytest
@@ -95,6 +97,28 @@ async def test_a_large_body_travels_compressed_and_a_huge_one_is_compressed_asid
             sys_flag = SendMessage.decode(command).sys_flag
             assert len(command.body) < 1_000
             assert decompress(bytes(command.body), sys_flag, limit_bytes=len(body)) == body
+
+
+async def test_a_huge_body_needs_nothing_of_the_loops_own_threads() -> None:
+    """They may be busy, and are refused after the end of the main thread."""
+    refusing = ThreadPoolExecutor()
+    refusing.shutdown()
+    asyncio.get_running_loop().set_default_executor(refusing)
+    async with fake_cluster(T=1) as cluster, Producer("g", cluster.namesrv) as producer:
+        body = b"x" * producer_module.COMPRESS_ASIDE_FROM_BYTES
+        assert (await producer.send(Message("T", body))).status is SendStatus.SEND_OK
+
+
+async def test_compressing_a_huge_body_counts_towards_the_timeout() -> None:
+    may_end = threading.Event()
+    async with fake_cluster(T=1) as cluster, Producer("g", cluster.namesrv) as producer:
+        busy = [producer._packing.submit(may_end.wait, 30) for _ in range(producer_module.PACKING_THREADS)]
+        async with asyncio.timeout(5):
+            with pytest.raises(SendFailed, match="could not be compressed in time"):
+                await producer.send(Message("T", b"x" * producer_module.COMPRESS_ASIDE_FROM_BYTES), timeout_ms=50)
+        may_end.set()
+        wait(busy, 30)
+        assert cluster.broker.asked.count(SEND) == 0
 
 
 # --- choosing a queue
@@ -274,6 +298,57 @@ async def test_no_name_server_at_all_is_an_error_in_time() -> None:
 
 
 # --- life
+
+
+@pytest.mark.parametrize("way", ["send", "send_batch"])
+async def test_stopping_waits_for_what_is_being_sent(way: str) -> None:
+    """The goodbye comes after the answers, so none of those who wait for one is told that it failed."""
+    async with fake_cluster(T=1) as cluster:
+        producer = Producer("g", cluster.namesrv)
+        await producer.start()
+        code = SEND if way == "send" else RequestCode.SEND_BATCH_MESSAGE
+        cluster.broker.answers[code] = lambda command: None
+        what = Message("T", b"x") if way == "send" else [Message("T", b"x")]
+        sending = [asyncio.create_task(getattr(producer, way)(what, timeout_ms=20_000)) for _ in range(3)]
+        held = await cluster.broker.asked.wait_for(code, 3)
+        stopping = asyncio.create_task(producer.stop())
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        assert cluster.broker.asked.count(RequestCode.UNREGISTER_CLIENT) == 0
+        with pytest.raises(ClientError, match="stopped"):
+            await producer.send(Message("T", b"late"))
+        (connection,) = cluster.broker.connections
+        for command in held:
+            connection.send(command.reply(header=SendReply("id", 0, 0)))
+        await stopping
+        assert [(await one).status for one in sending] == [SendStatus.SEND_OK] * 3
+        assert cluster.broker.asked.count(RequestCode.UNREGISTER_CLIENT) == 1
+
+
+async def test_the_brokers_hear_of_the_end_whatever_becomes_of_the_traces(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail() -> None:
+        raise RuntimeError("no more traces")
+
+    async with fake_cluster(T=1) as cluster:
+        producer = Producer("g", cluster.namesrv, trace=True)
+        await producer.start()
+        await producer.send(Message("T", b"x"))
+        tracer = producer._tracer
+        assert tracer is not None
+        stop = tracer.stop
+        monkeypatch.setattr(tracer, "stop", fail)
+        with pytest.raises(RuntimeError, match="no more traces"):
+            await producer.stop()
+        assert cluster.broker.asked.count(RequestCode.UNREGISTER_CLIENT) == 1
+        await stop()
+
+
+@pytest.mark.parametrize("name", ["DEFAULT", "blue"])
+def test_the_producer_of_traces_has_a_client_id_of_its_own(name: str) -> None:
+    config = ClientConfig(namesrv="127.0.0.1:9876", instance_name=name)
+    producer = Producer("g", trace=True, config=config)
+    sender: Any = producer._tracer and producer._tracer._sender
+    assert sender.client_id != producer.client_id
 
 
 async def test_brokers_hear_of_the_producer_and_of_its_end() -> None:

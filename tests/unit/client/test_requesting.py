@@ -7,9 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
+from cosmodrome.client.producer import Producer
 from cosmodrome.client.requesting import RequestProducer
 from cosmodrome.codes import RequestCode
-from cosmodrome.errors import CallTimeout, InvalidMessage
+from cosmodrome.config import ClientConfig
+from cosmodrome.errors import CallTimeout, ClientError, InvalidMessage
 from cosmodrome.model import Message, MessageQueue, ReceivedMessage
 from cosmodrome.wire import properties as properties_string
 from cosmodrome.wire.command import Command
@@ -69,6 +71,57 @@ async def test_the_broker_knows_the_requester_before_the_request_and_is_not_told
         codes = [command.code for command in cluster.broker.asked.requests]
     assert codes[0] == RequestCode.HEART_BEAT
     assert codes.count(RequestCode.HEART_BEAT) < 5
+
+
+async def test_a_broker_that_says_nothing_disturbs_no_request_to_another() -> None:
+    async with fake_cluster("a", "b", T=1) as cluster, RequestProducer("g", cluster.namesrv) as producer:
+        cluster.named("a").answers[SEND] = answering(cluster.named("a"), b"answer")
+        cluster.named("b").silent = True
+        queue = MessageQueue("T", "a", 0)
+        for _ in range(3):
+            assert (await producer.request(Message("T", b"x"), queue, timeout_ms=2_000)).body == b"answer"
+        for _ in range(2):  # one of them begins with the other broker
+            assert (await producer.request(Message("T", b"x"), timeout_ms=2_000)).body == b"answer"
+        with pytest.raises(CallTimeout):
+            await producer.request(Message("T", b"x"), MessageQueue("T", "b", 0), timeout_ms=100)
+        assert cluster.named("b").asked.count(SEND) == 0, "it does not know whom to give the answer"
+        cluster.named("b").silent = False
+
+
+@pytest.mark.parametrize("way", ["request", "reply"])
+async def test_stopping_waits_for_requests_and_replies(way: str) -> None:
+    async with fake_cluster(T=1, C_REPLY_TOPIC=1) as cluster:
+        producer = RequestProducer("g", cluster.namesrv)
+        await producer.start()
+        cluster.broker.answers[SEND] = answering(cluster.broker)
+        cluster.broker.answers[REPLY] = lambda command: None
+        call = (
+            producer.request(Message("T", b"x")) if way == "request" else producer.reply(request_from("broker-a"), b"y")
+        )
+        calling: asyncio.Task[ReceivedMessage | None] = asyncio.create_task(call)
+        (command,) = await cluster.broker.asked.wait_for(SEND if way == "request" else REPLY)
+        stopping = asyncio.create_task(producer.stop())
+        await asyncio.sleep(0.01)
+        if way == "request":
+            push(cluster.broker, asked_properties(command)["CORRELATION_ID"], b"answer")
+        else:
+            (connection,) = cluster.broker.connections
+            connection.send(command.reply(header=SendReply("id", 0, 0)))
+        answer = await calling
+        assert answer is None or answer.body == b"answer"
+        await stopping
+
+
+@pytest.mark.parametrize("kinds", [(Producer, RequestProducer), (RequestProducer, Producer)])
+async def test_no_other_producer_of_the_client_id_takes_the_answers(kinds: tuple[type[Producer], ...]) -> None:
+    async with fake_cluster(T=1) as cluster:
+        named = ClientConfig(namesrv=cluster.namesrv, instance_name="blue")
+        first, second = (kind(kind.__name__, config=named, trace=True) for kind in kinds)
+        async with first:
+            with pytest.raises(ClientError, match=r"answers to requests.*instance_name"):
+                await second.start()
+        async with kinds[1]("again", config=named):
+            pass
 
 
 async def test_a_request_goes_to_the_queue_that_is_chosen() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future, wait
+from contextvars import ContextVar
 
 import pytest
 
@@ -80,3 +81,13 @@ def test_a_shutdown_does_what_was_taken_before_unless_told_otherwise() -> None:
     futures = [threads.submit(pow, number, 2) for number in range(5)]
     threads.shutdown()
     assert results(futures) == [0, 1, 4, 9, 16]
+
+
+async def test_a_coroutine_may_have_something_run_in_its_own_context() -> None:
+    request: ContextVar[str] = ContextVar("request")
+    request.set("mine")
+    threads = DaemonThreads(1, "t")
+    assert await threads.run(lambda: (request.get(), threading.current_thread().name)) == ("mine", "t-0")
+    with pytest.raises(ZeroDivisionError):
+        await threads.run(divmod, 1, 0)
+    threads.shutdown()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -23,7 +25,7 @@ from cosmodrome.wire.command import Command
 from cosmodrome.wire.compression import compress
 from cosmodrome.wire.record import SysFlag, offset_msg_id, pack_host
 from cosmodrome.wire.requests import CheckTransactionState, EndTransaction, SendMessage, SendReply
-from tests.unit.client.fake_cluster import Answer, FakeCluster, fake_cluster
+from tests.unit.client.fake_cluster import PATIENCE_SECONDS, Answer, FakeCluster, fake_cluster
 from tests.unit.client.messages import record
 
 SEND, END, CHECK = RequestCode.SEND_MESSAGE_V2, RequestCode.END_TRANSACTION, RequestCode.CHECK_TRANSACTION_STATE
@@ -212,6 +214,20 @@ async def test_a_question_is_answered_on_its_connection() -> None:
     assert noted.states == [("COMMIT_MESSAGE", True)]
 
 
+async def test_an_async_check_may_use_what_needs_a_task() -> None:
+    async def check(_message: ReceivedMessage) -> TransactionState:
+        async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+            asked = group.create_task(asyncio.sleep(0, COMMIT))
+        return asked.result()
+
+    async with fake_cluster(T=4) as cluster:
+        cluster.broker.answers[END] = lambda command: None
+        async with TransactionProducer("g", cluster.namesrv, check=check) as producer:
+            await asked(cluster, producer, question("g"))
+            (end,) = await cluster.broker.asked.wait_for(END)
+    assert EndTransaction.decode(end).commit_or_rollback == 8
+
+
 async def test_a_question_about_another_group_is_not_answered() -> None:
     async with fake_cluster(T=4) as cluster, transactional(cluster, COMMIT) as producer:
         await asked(cluster, producer, question("others"))
@@ -298,6 +314,61 @@ async def test_a_cancelled_application_leaves_its_transaction_open() -> None:
         assert ended == ["undone"]
         await producer.send_in_transaction(Message("T", b"b"), saying(COMMIT))  # the producer goes on
     assert cluster.broker.asked.count(END) == 1
+
+
+async def test_what_is_executed_and_checked_needs_nothing_of_the_loops_own_threads() -> None:
+    """They may be busy, are refused after the end of the main thread, and would keep the process from ending."""
+    refusing = ThreadPoolExecutor()
+    refusing.shutdown()
+    asyncio.get_running_loop().set_default_executor(refusing)
+    daemons: list[bool] = []
+
+    def decide(_message: object) -> TransactionState:
+        daemons.append(threading.current_thread().daemon)
+        return COMMIT
+
+    async with fake_cluster(T=4) as cluster, transactional(cluster) as producer:
+        producer._check = decide
+        assert (await producer.send_in_transaction(Message("T", b"a"), decide)).state is COMMIT
+        await asked(cluster, producer, question("g"))
+        await cluster.broker.asked.wait_for(END, 2)
+    assert daemons == [True, True]
+
+
+async def test_executes_may_send_much_themselves_however_many_they_are() -> None:
+    count = min(32, (os.cpu_count() or 1) + 4)  # as many as the loop's own threads
+    together, loop = threading.Barrier(count), asyncio.get_running_loop()
+
+    def execute(_message: Message) -> TransactionState:
+        together.wait(PATIENCE_SECONDS)
+        large = producer.send(Message("T", b"x" * 100_000))
+        asyncio.run_coroutine_threadsafe(large, loop).result(PATIENCE_SECONDS)
+        return COMMIT
+
+    async with fake_cluster(T=4) as cluster, transactional(cluster) as producer:
+        sending = (producer.send_in_transaction(Message("T", b"a"), execute) for _ in range(count))
+        results = await asyncio.gather(*sending)
+    assert [result.state for result in results] == [COMMIT] * count
+
+
+@pytest.mark.parametrize("is_coroutine", [False, True])
+async def test_stopping_waits_for_a_transaction_and_its_end(is_coroutine: bool) -> None:
+    async def execute_later(_message: Message) -> TransactionState:
+        stopping.append(asyncio.create_task(producer.stop()))
+        await asyncio.sleep(0.05)
+        return COMMIT
+
+    def execute(message: Message) -> TransactionState:
+        return asyncio.run_coroutine_threadsafe(execute_later(message), loop).result(PATIENCE_SECONDS)
+
+    loop, stopping = asyncio.get_running_loop(), list[asyncio.Task[None]]()
+    async with fake_cluster(T=4) as cluster:
+        producer = transactional(cluster)
+        await producer.start()
+        await producer.send_in_transaction(Message("T", b"a"), execute_later if is_coroutine else execute)
+        await stopping[0]
+        codes = [command.code for command in cluster.broker.asked.requests]
+        assert codes.index(END) < codes.index(RequestCode.UNREGISTER_CLIENT)
 
 
 async def test_what_a_thread_decides_after_a_cancellation_is_told_all_the_same() -> None:

@@ -9,6 +9,7 @@ from cosmodrome.client.blocking.face import Face, calls, decorates, iterates, li
 from cosmodrome.client.blocking.listeners import in_thread_unawaited
 from cosmodrome.client.blocking.pulled_message import PulledMessage
 from cosmodrome.client.pull_consumer import OnBalance
+from cosmodrome.client.settings import listed
 
 
 class PushConsumer(Face[push_consumer.PushConsumer]):
@@ -55,7 +56,7 @@ class PullConsumer(Face[pull_consumer.PullConsumer]):
 
     def register_topics(self, topics: Iterable[str], listener: OnBalance | None = None) -> None:
         """As the async one; the listener runs in a thread, so it may use this consumer."""
-        self._register_topics(list(topics), None if listener is None else in_thread_unawaited(listener))
+        self._register_topics(listed(str, topics=topics), None if listener is None else in_thread_unawaited(listener))
 
 
 class LitePullConsumer(Face[lite_pull_consumer.LitePullConsumer]):
@@ -93,11 +94,18 @@ class LitePullConsumer(Face[lite_pull_consumer.LitePullConsumer]):
     unsubscribe = calls(lite_pull_consumer.LitePullConsumer.unsubscribe)
     _batches = iterates(lite_pull_consumer.LitePullConsumer.batches)
     _messages = iterates(lite_pull_consumer.LitePullConsumer.messages)
-    _poll = waits(lite_pull_consumer.LitePullConsumer.poll)
+    _poll_for = waits(lite_pull_consumer.LitePullConsumer._poll_for)
 
     def poll(self, timeout_ms: int = lite_pull_consumer.POLL_TIMEOUT_MS) -> list[PulledMessage]:
-        """As the async one; for one thread."""
-        return [*map(self._pulled, self._poll(timeout_ms))]
+        """As the async one; for one thread. What an interrupted poll would have returned is given out again."""
+        try:
+            polled = self._poll_for(timeout_ms)
+            messages = [*map(self._pulled, polled.messages)]
+        except BaseException:
+            self._thread.post(self._behind._put_back_polled)
+            raise
+        polled.has_arrived = True  # last: an interrupt may come anywhere before
+        return messages
 
     def messages(self, *, auto_ack: bool = True) -> Iterator[PulledMessage]:
         """What `for message in consumer` goes over; see the async one about `auto_ack`."""

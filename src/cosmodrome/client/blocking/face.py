@@ -22,7 +22,6 @@ from typing import Any, Concatenate, Generic, Never, NoReturn, ParamSpec, Self, 
 from cosmodrome.client.blocking.listeners import in_thread
 from cosmodrome.client.blocking.loop_thread import LoopThread
 from cosmodrome.client.lifecycle import Startable
-from cosmodrome.errors import TooManySends
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -60,14 +59,19 @@ def waits(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Call
 
 
 def submits(
-    method: Callable[Concatenate[Any, P], Awaitable[R]], room: Callable[[Any], Awaitable[None]]
+    method: Callable[Concatenate[Any, P], Awaitable[R]],
+    later: Callable[Concatenate[Any, P], Callable[[], Awaitable[R]]],
 ) -> Callable[Concatenate[Any, P], Future[R]]:
-    """A method whose result is awaited while the caller goes on, once there is room for it: a future."""
+    """A method whose result is awaited while the caller goes on, once there is room for it: a future.
+
+    `later` is the same in two steps. The first is done at once, since the caller may change what it gave; the second
+    on the loop.
+    """
     name = method.__name__
 
     def submit(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        begin = functools.partial(getattr(self._behind, name), *args, **kwargs)
-        return cast("Future[R]", self._thread.submit(_begun, functools.partial(room, self._behind), begin))
+        begin = later(self._behind, *args, **kwargs)
+        return cast("Future[R]", self._thread.submit(self._behind._in_turn, begin))
 
     functools.update_wrapper(submit, method)
     signature = inspect.signature(method)
@@ -142,8 +146,14 @@ class Iterating(Iterator[R]):
             return self._thread.run(_next, self._behind)
         except StopAsyncIteration:
             raise StopIteration from None
+        except BaseException:  # as by Ctrl-C; if there was an item, nobody has it
+            self._close()
+            raise
 
     def __del__(self) -> None:
+        self._close()
+
+    def _close(self) -> None:
         if (close := getattr(self._behind, "close", None)) is not None:
             self._thread.post(close)
 
@@ -202,17 +212,6 @@ def _put_behind(face: Face[Any], behind: Startable) -> None:
 
 async def _called(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     return function(*args, **kwargs)
-
-
-async def _begun(room: Callable[[], Awaitable[None]], begin: Callable[[], Awaitable[R]]) -> R:
-    """Begin as soon as there is room; others may have taken it meanwhile."""
-    while True:
-        await room()
-        try:
-            beginning = begin()
-        except TooManySends:
-            continue
-        return await beginning
 
 
 async def _next(iterator: AsyncIterator[R]) -> R:

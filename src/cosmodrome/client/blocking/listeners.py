@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from cosmodrome.client.settings import listening
 from cosmodrome.client.threads import DaemonThreads
 
 log = logging.getLogger(__name__)
@@ -17,7 +18,7 @@ Listener = Callable[..., Any]
 
 def in_thread(listener: Listener) -> Listener:
     """An async function that has `listener` called in a thread, one call after the other, and waits for it."""
-    if inspect.iscoroutinefunction(listener):
+    if inspect.iscoroutinefunction(listening(listener, awaited=True)):
         return listener
     turn = asyncio.Lock()
 

@@ -24,6 +24,8 @@ from cosmodrome.net.loop import loop_factory
 
 # At the end of the interpreter: how long what still runs on the loop may take to be cancelled.
 EXIT_TIMEOUT_SECONDS = 1.0
+# How long a caller who was interrupted waits for what he had asked for to be cancelled.
+CANCEL_TIMEOUT_SECONDS = 1.0
 # A signal interrupts the wait of the main thread, unless the system hands it to another thread: then Python learns of
 # it, and calls the handler when the main thread runs again.
 SIGNAL_CHECK_SECONDS = 0.5
@@ -131,7 +133,10 @@ class LoopThread:
         return self._dead is not None
 
     def run(self, work: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The outcome of `work`, done on the loop. An interrupted wait, as by Ctrl-C, cancels it."""
+        """The outcome of `work`, done on the loop. An interrupted wait, as by Ctrl-C, cancels it.
+
+        It may have ended by then: what it returned is lost.
+        """
         if self._dead is not None:
             self._refuse()
         if threading.get_ident() == self._thread.ident:
@@ -142,7 +147,9 @@ class LoopThread:
             while not call.ended.acquire(timeout=SIGNAL_CHECK_SECONDS):
                 pass
         except BaseException:
-            self._loop.call_soon_threadsafe(self._cancel, call)
+            gone = threading.Event()
+            self._loop.call_soon_threadsafe(self._cancel, call, gone.set)
+            gone.wait(CANCEL_TIMEOUT_SECONDS)  # so that the next call does not meet it
             raise
         if self._is_exiting and call.error is not None:
             self._refuse()
@@ -173,7 +180,7 @@ class LoopThread:
     def _submitted_ended(self, call: _SubmittedCall[T], future: Future[T]) -> None:
         self._room.release()
         if future.cancelled():
-            self._loop.call_soon_threadsafe(self._cancel, call)
+            self._loop.call_soon_threadsafe(self._cancel, call, _nothing)
 
     def _hand_over(self, call: _Call[Any]) -> None:
         self._calls.append(call)
@@ -195,9 +202,12 @@ class LoopThread:
             call = self._calls.popleft()
             call.task = self._loop.create_task(call.run(), context=call.context)
 
-    def _cancel(self, call: _Call[Any]) -> None:
+    def _cancel(self, call: _Call[Any], then: Callable[[], object]) -> None:
         self._take()  # the interrupt may have come between leaving the call and waking the loop
-        if call.task is not None:
+        if call.task is None:
+            then()
+        else:
+            call.task.add_done_callback(lambda _: then())
             call.task.cancel()
 
     def _main(self) -> None:
@@ -238,6 +248,10 @@ class LoopThread:
         cls._shared = None
         for thread in cls._all:
             thread._dead = thread._dead or f"{thread._used_by} {MADE_BEFORE_FORK}"
+
+
+def _nothing() -> None:
+    """Nobody waits for the end of what is cancelled."""
 
 
 os.register_at_fork(after_in_child=LoopThread.disown)

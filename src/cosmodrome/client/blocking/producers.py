@@ -21,7 +21,7 @@ class Producer(Face[producer.Producer]):
     recall = waits(producer.Producer.recall)
     room = waits(producer.Producer.room)
     send = waits(producer.Producer.send)
-    send_async = submits(producer.Producer.send_async, producer.Producer.room)
+    send_async = submits(producer.Producer.send_async, producer.Producer._send_later)
     send_batch = waits(producer.Producer.send_batch)
     send_oneway = waits(producer.Producer.send_oneway)
 
@@ -46,7 +46,7 @@ class RequestProducer(Producer):
 
     reply = waits(requesting.RequestProducer.reply)
     request = waits(requesting.RequestProducer.request)
-    request_async = submits(requesting.RequestProducer.request_async, producer.Producer.room)
+    request_async = submits(requesting.RequestProducer.request_async, requesting.RequestProducer._ask_later)
 
 
 class TransactionProducer(Producer):
