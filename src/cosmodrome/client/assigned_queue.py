@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +22,11 @@ from cosmodrome.wire.command import Command
 from cosmodrome.wire.requests import PullFlag, PullMessage, PullReply
 
 log = logging.getLogger(__name__)
+
+# So soon after it was sent a broker has looked at a pull, if only to let it wait for messages. 5 ms are enough for
+# Apache's on a busy machine.
+SETTLE_SECONDS = 0.05
+NEVER = float("-inf")
 
 Deliver = Callable[[list[ReceivedMessage], ProcessQueue], None]
 
@@ -58,6 +64,7 @@ class AssignedQueue(Puller):
     """
 
     message_type: ClassVar[type[ReceivedMessage]] = ReceivedMessage
+    commits_on_the_way: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -84,6 +91,7 @@ class AssignedQueue(Puller):
         self._statistics = statistics
         self._is_ours = is_ours
         self._asked_ms = 0
+        self._carried_at = NEVER  # when the pull was sent that commits and is not answered
 
     @property
     def _is_full(self) -> bool:
@@ -94,12 +102,11 @@ class AssignedQueue(Puller):
         return self._pace.pull_interval_ms
 
     def _request(self, broker_id: int) -> PullMessage:
-        """Commits on the way, unless messages are in process: Apache's brokers may look at this pull after the offset
-        that we tell them when those are finished, and would go back. With none, the next offset is told when the pull
-        is answered. Slaves take none from pulls, and 0 is where a group without an offset begins anyway."""
+        """Commits on the way; slaves take none from pulls, and 0 is where a group without an offset begins anyway."""
         self._asked_ms = self._clock.now_ms()
-        commit_offset = self.process.next_offset if broker_id == MASTER_ID and not self.process else 0
+        commit_offset = self.process.commit_offset if self.commits_on_the_way and broker_id == MASTER_ID else 0
         carries = commit_offset > 0 and self._offsets.carry(self.queue, commit_offset)
+        self._carried_at = asyncio.get_running_loop().time() if carries else NEVER
         return PullMessage(
             self._group,
             self.queue.topic,
@@ -116,6 +123,7 @@ class AssignedQueue(Puller):
 
     async def _take(self, request: PullMessage, reply: Command, offsets: PullReply) -> None:
         if request.sys_flag & PullFlag.COMMIT_OFFSET:
+            self._carried_at = NEVER
             self._offsets.carried(self.queue, request.commit_offset)
         process = self.process
         if reply.code == ResponseCode.SUCCESS:
@@ -143,6 +151,12 @@ class AssignedQueue(Puller):
         log.warning("%s at %d is told %s; going on at %d", self.queue, self.process.next_offset, reason, offset)
         self.restart_at(offset)
         await self._offsets.commit({self.queue: offset})
+
+    async def settled(self) -> None:
+        """After the last pull, and before a commit that must stand: Apache's brokers handle the two in different
+        threads, and would go back to the offset of a pull that they look at last."""
+        carried_at, self._carried_at = self._carried_at, NEVER
+        await asyncio.sleep(max(carried_at + SETTLE_SECONDS - asyncio.get_running_loop().time(), 0))
 
     def restart_at(self, offset: int) -> None:
         """Let go of what is in process. A pull under way would still bring what comes after it: end that first."""

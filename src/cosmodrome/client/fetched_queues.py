@@ -25,9 +25,11 @@ OnQueues = Callable[[list[MessageQueue]], Any]
 
 
 class FetchedQueue(AssignedQueue):
-    """Sends the subscription along: other members of the group may be readers of another kind, and know less of it."""
+    """Sends the subscription along: other members of the group may be readers of another kind, and know less of it. It
+    commits nothing on the way, for its application commits when it likes, and a pull must not undo that."""
 
     message_type = PulledMessage
+    commits_on_the_way = False
 
     def _request(self, broker_id: int) -> PullMessage:
         request = super()._request(broker_id)

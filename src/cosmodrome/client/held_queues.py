@@ -51,6 +51,7 @@ class Held:
         pulling, self.pulling = self.pulling, None
         if pulling is not None:
             await cancelled([pulling])
+            await self.assigned.settled()
 
 
 class Progress(Mapping[MessageQueue, int]):

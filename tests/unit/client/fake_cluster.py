@@ -74,6 +74,7 @@ class FakeBroker:
         self.answers: dict[int, Answer] = {}
         self.queues: dict[tuple[str, int], list[Record]] = {}
         self.offsets: dict[tuple[str, str, int], int] = {}
+        self.takes_offsets_of_pulls_after_seconds = 0.0
         self.members: dict[str, dict[Connection, str]] = {}
         self.locks: dict[MessageQueue, str] = {}  # by queue: the client id that has it
         self.silent = False
@@ -170,7 +171,9 @@ class FakeBroker:
     async def _pull(self, command: Command) -> Command:
         request = PullMessage.decode(command)
         if request.sys_flag & PullFlag.COMMIT_OFFSET:
-            self.offsets[request.consumer_group, request.topic, request.queue_id] = request.commit_offset
+            place = request.consumer_group, request.topic, request.queue_id
+            take, seconds = self.offsets.__setitem__, self.takes_offsets_of_pulls_after_seconds
+            asyncio.get_running_loop().call_later(seconds, take, place, request.commit_offset)
         queue = self.queues.setdefault((request.topic, request.queue_id), [])
         async with self._arrived:
             await self._arrived.wait_for(lambda: len(queue) > request.queue_offset)

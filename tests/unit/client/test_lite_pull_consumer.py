@@ -103,6 +103,19 @@ async def test_without_auto_commit_nothing_else_is_committed() -> None:
         )
 
 
+async def test_a_pull_that_is_late_undoes_no_commit() -> None:
+    """The application commits when it likes, so pulls of its consumer carry no offset at all."""
+    async with fake_cluster(T=1) as cluster:
+        cluster.broker.offsets[GROUP, "T", 0] = 1
+        async with reading(cluster, 3) as member:
+            await member.poll()
+            await member.commit()
+            await sent(cluster, 1)
+            pulls = [PullMessage.decode(pull) for pull in await cluster.broker.asked.wait_for(PULL, 3)]
+        assert {pull.sys_flag & PullFlag.COMMIT_OFFSET for pull in pulls} == {0}
+        assert committed(cluster) == 3
+
+
 async def test_auto_commit_comes_in_its_time() -> None:
     async with fake_cluster(T=1) as cluster, reading(cluster, 5, auto_commit_interval_ms=1) as consumer:
         await consumer.poll()
