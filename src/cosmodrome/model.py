@@ -21,6 +21,8 @@ RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 SYSTEM_PREFIX = "rmq_sys_"
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+# Every broker has this group; it is nobody's, and nothing is committed under it.
+READER_GROUP = "TOOLS_CONSUMER"
 AUTO_CREATE_TOPIC = "TBW102"
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"

@@ -11,13 +11,13 @@ from cosmodrome.broker.tables import SavedTable
 from cosmodrome.clock import Clock
 from cosmodrome.config import BrokerConfig
 from cosmodrome.errors import GroupNotFound
-from cosmodrome.model import SYSTEM_GROUP_PREFIX, GroupConfig, check_group
+from cosmodrome.model import READER_GROUP, SYSTEM_GROUP_PREFIX, GroupConfig, check_group
 from cosmodrome.wire.bodies import GroupConfigWrapper
 
 log = logging.getLogger(__name__)
 
 BUILT_IN_GROUPS = (
-    "TOOLS_CONSUMER",
+    READER_GROUP,
     "FILTERSRV_CONSUMER",
     "SELF_TEST_C_GROUP",
     "CID_ONS-HTTP-PROXY",

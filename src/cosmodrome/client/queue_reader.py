@@ -20,14 +20,12 @@ from cosmodrome.clock import Clock, SystemClock
 from cosmodrome.codes import ResponseCode
 from cosmodrome.config import ClientConfig
 from cosmodrome.errors import CosmodromeError
-from cosmodrome.model import ALL_TAGS, MessageQueue, ReceivedMessage, Subscription, check_topic
+from cosmodrome.model import ALL_TAGS, READER_GROUP, MessageQueue, ReceivedMessage, Subscription, check_topic
 from cosmodrome.wire.command import Command
 from cosmodrome.wire.requests import PullFlag, PullMessage, PullReply
 
 log = logging.getLogger(__name__)
 
-# Every broker has this group; it is nobody's, and nothing is committed under it.
-READER_GROUP = "TOOLS_CONSUMER"
 MAX_READ_AHEAD = 1_000
 # How far a broker's clock may be behind ours before the first messages of a new queue are missed.
 CLOCK_SLACK_MS = 10_000

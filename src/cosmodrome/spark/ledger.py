@@ -23,7 +23,7 @@ from cosmodrome.errors import (
     CosmodromeError,
     RouteNotFound,
 )
-from cosmodrome.model import HALF_TOPIC, MASTER_ID, READ_WRITE, MessageQueue, Property, Subscription
+from cosmodrome.model import HALF_TOPIC, MASTER_ID, READ_WRITE, READER_GROUP, MessageQueue, Property, Subscription
 from cosmodrome.spark.encoding import Shipment, drawn_name
 from cosmodrome.spark.exactly_once import (
     Decision,
@@ -38,7 +38,7 @@ from cosmodrome.spark.exactly_once import (
     unpack_tasks,
 )
 from cosmodrome.spark.link import MAX_PAUSE_SECONDS, Cluster, Peer
-from cosmodrome.spark.pulling import READER_GROUP, pull_request
+from cosmodrome.spark.pulling import pull_request
 from cosmodrome.spark.sending import Sender
 from cosmodrome.spark.sink_options import SinkOptions
 from cosmodrome.wire import properties as props

@@ -70,7 +70,7 @@ def check_forward(start: Offsets, latest: Offsets, *, fail: bool) -> dict[Messag
         if queue in latest and latest[queue] < offset
     }
     if lost and fail:
-        raise DataLoss(_loss(lost.values()))
+        raise DataLoss(loss(lost.values()))
     return lost
 
 
@@ -82,7 +82,7 @@ def check_end(end: Offsets, latest: Offsets, *, fail: bool) -> list[str]:
         if queue in latest and latest[queue] < offset
     ]
     if lost and fail:
-        raise DataLoss(_loss(lost))
+        raise DataLoss(loss(lost))
     return lost
 
 
@@ -94,7 +94,7 @@ def check_there(start: Offsets, earliest: Offsets, *, fail: bool) -> list[str]:
         if queue in earliest and earliest[queue] > offset
     ]
     if lost and fail:
-        raise DataLoss(_loss(lost))
+        raise DataLoss(loss(lost))
     return lost
 
 
@@ -115,7 +115,7 @@ def check_read(reached: Offsets, latest: Offsets, *, fail: bool) -> dict[Message
         if newest > reached[queue]
     }
     if lost and fail:
-        raise DataLoss(f"{_loss(lost.values())}, or give the topic as many read queues as before")
+        raise DataLoss(f"{loss(lost.values())}, or give the topic as many read queues as before")
     return lost
 
 
@@ -133,7 +133,7 @@ def check_deleted(reached: Offsets, places: Iterable[Place], *, fail: bool) -> d
             f"the topic {topic} is gone from broker {broker}; messages from {unread} were not read, if there were any"
         )
     if lost and fail:
-        raise DataLoss(_loss(lost.values()))
+        raise DataLoss(loss(lost.values()))
     return lost
 
 
@@ -142,7 +142,8 @@ def named(queue: MessageQueue) -> str:
     return f"queue {queue.queue_id} of {queue.topic} on {queue.broker_name}"
 
 
-def _loss(lost: Iterable[str]) -> str:
+def loss(lost: Iterable[str]) -> str:
+    """What is gone, and what to do."""
     return f"{'; '.join(lost)}. Set the option failOnDataLoss to false to go on with what is there"
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from cosmodrome.codes import RequestCode
 from cosmodrome.config import MIB
-from cosmodrome.model import MessageQueue, Subscription
+from cosmodrome.model import READER_GROUP, MessageQueue, Subscription
 from cosmodrome.wire.command import Command
 from cosmodrome.wire.requests import PullFlag, PullMessage
 
-# Every broker has this group; it is nobody's, and nothing is committed under it.
-READER_GROUP = "TOOLS_CONSUMER"
 PULL_MAX_BYTES = MIB
 
 

@@ -20,7 +20,7 @@ from cosmodrome.spark.link import MAX_PAUSE_SECONDS, Cluster, NotReady, may_pass
 from cosmodrome.spark.options import SourceOptions
 from cosmodrome.spark.planning import Range
 from cosmodrome.spark.positions import Positions
-from cosmodrome.spark.progress import DataLoss, named
+from cosmodrome.spark.progress import DataLoss, loss, named
 from cosmodrome.spark.pulling import pull_request
 from cosmodrome.spark.schema import BatchMaker
 from cosmodrome.wire.command import Command
@@ -142,7 +142,7 @@ def _first_gap(pending: Iterable[_Pulled]) -> tuple[int, int] | None:
 def _lose(text: str, *, fail: bool) -> None:
     """DataLoss, or a warning where that is allowed."""
     if fail:
-        raise DataLoss(f"{text}. Set the option failOnDataLoss to false to go on with what is there")
+        raise DataLoss(loss([text]))
     log.warning("%s", text)
 
 
