@@ -132,7 +132,7 @@ class AsyncCluster:
         self._loop = loop
         self._process = os.getpid()
         self._closing = AsyncExitStack()
-        self.clock = LoopClock(time.time_ns() // 1_000_000, loop)
+        self.clock = LoopClock(time.time_ns() // 1_000_000 - int(loop.time() * 1_000), loop)
         self.namesrv = ""
         self.brokers: list[BrokerNode] = []
 

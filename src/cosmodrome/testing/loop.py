@@ -78,15 +78,24 @@ class SeededLoop(asyncio.SelectorEventLoop):
 
 
 class _Hasty(selectors.DefaultSelector):
-    """Waits for nothing before `horizon`: when no socket has anything to say, the time it was to wait is over."""
+    """Waits for nothing before `horizon`: when no socket has anything to say, the time it was to wait is over.
 
-    def __init__(self, horizon: float, deadline_is_next: Callable[[], bool]) -> None:
+    If it `flows`, the time of the world passes too, whatever is done meanwhile.
+    """
+
+    def __init__(self, flows: bool, deadline_is_next: Callable[[], bool]) -> None:
         super().__init__()
         self.deadline_is_next = deadline_is_next
-        self.elapsed = 0.0
-        self.horizon = horizon
+        self.horizon = 0.0 if flows else math.inf
         self.idlers: list[asyncio.Future[None]] = []
+        self._flows = flows
+        self._began = time.monotonic()
+        self._passed = 0.0  # without having been waited for; if nothing flows, all the time there is
         self._until: dict[object, float] = {}  # in real time: how long each piece of work in a thread is waited for
+
+    @property
+    def elapsed(self) -> float:
+        return self._passed + time.monotonic() - self._began if self._flows else self._passed
 
     def work_began(self, work: object) -> None:
         self._until[work] = time.monotonic() + PATIENCE_SECONDS
@@ -108,14 +117,16 @@ class _Hasty(selectors.DefaultSelector):
             return self._wait_for_others()
         if self.deadline_is_next() and (events := super().select(GRACE_SECONDS)):
             return events
-        self.elapsed = min(self.horizon, self.elapsed + (math.inf if timeout is None else timeout))
+        left = max(0.0, self.horizon - self.elapsed)
+        self._passed += left if timeout is None else min(left, timeout)
         return []
 
     def _wait(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
         began = time.monotonic()
         events = super().select(timeout)
-        waited = time.monotonic() - began
-        self.elapsed += waited if timeout is None or events else timeout
+        if not self._flows:
+            waited = time.monotonic() - began
+            self._passed += waited if timeout is None or events else timeout
         return events
 
     def _wait_for_others(self) -> list[tuple[selectors.SelectorKey, int]]:
@@ -145,7 +156,7 @@ class VirtualLoop(SeededLoop):
     """
 
     def __init__(self, random: Random | None = None, *, flows: bool = False) -> None:
-        self._hasty = _Hasty(0.0 if flows else math.inf, self._deadline_is_next)
+        self._hasty = _Hasty(flows, self._deadline_is_next)
         self._has_threads = random is None
         self._stride = 0.0
         super().__init__(random or Random(), self._hasty)
