@@ -145,9 +145,10 @@ class Child:
                 self._heard.notify_all()
 
     def _close(self) -> None:
+        self._pipe(self._process.stdin).close()
         self._reader.join(STOP_TIMEOUT_S)
-        for pipe in (self._process.stdin, self._process.stdout):
-            self._pipe(pipe).close()
+        if not self._reader.is_alive():  # else the child's own child has the pipe, and closing waits for the reader
+            self._pipe(self._process.stdout).close()
 
     @staticmethod
     def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:

@@ -187,7 +187,7 @@ class Instance:
             goodbye = UnregisterClient(self.client_id, producer_group, consumer_group)
             await asyncio.gather(*(self._say_goodbye(address, goodbye) for address in self._known_by()))
         await self.caller.close()
-        for claim in [claim for claim, owner in _claims.items() if owner is self]:
+        for claim in [claim for claim, owner in _claims.copy().items() if owner is self]:  # other threads have clients
             del _claims[claim]
 
     async def _heartbeats_answered(self) -> None:

@@ -96,8 +96,10 @@ class TopicReader(Startable):
         self._read_new_queues()
 
     async def _stop(self) -> None:
-        await self._instance.stop()
-        self._end_loops()
+        try:
+            await self._instance.stop()
+        finally:
+            self._end_loops()
 
     def _end_loops(self) -> None:
         with contextlib.suppress(asyncio.QueueFull):  # then nobody is waiting for a message

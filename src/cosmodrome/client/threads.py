@@ -32,9 +32,9 @@ class DaemonThreads(Executor):
         self._max_threads = max_threads
         self._names = (f"{name}-{number}" for number in itertools.count())
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self._idle = threading.Semaphore(0)
         self._changing = threading.Lock()
         self._count = 0
+        self._unfinished = 0  # jobs that run or wait: as long as there may be, there are as many threads
         self._is_shut = False
 
     def start(self, count: int) -> None:
@@ -48,9 +48,10 @@ class DaemonThreads(Executor):
         with self._changing:
             if self._is_shut:
                 raise RuntimeError("these threads are shut down")
-            self._jobs.put(_Job(future, lambda: function(*args, **kwargs)))
-            if not self._idle.acquire(blocking=False) and self._count < self._max_threads:
+            if self._unfinished >= self._count and self._count < self._max_threads:
                 self._start_one()
+            self._unfinished += 1
+            self._jobs.put(_Job(future, lambda: function(*args, **kwargs)))
         return future
 
     async def run(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -59,15 +60,17 @@ class DaemonThreads(Executor):
         return await asyncio.get_running_loop().run_in_executor(self, in_context)
 
     def _start_one(self) -> None:
-        self._count += 1
         threading.Thread(target=self._work, name=next(self._names), daemon=True).start()
+        self._count += 1
 
     def _work(self) -> None:
-        while (job := self._next()) is not None:
+        while (job := self._jobs.get()) is not None:
             future, function = job
-            if future.set_running_or_notify_cancel():
+            if not future.set_running_or_notify_cancel():
+                self._finished()
+            else:
                 try:
-                    result = function()
+                    result = self._run(function)
                 except StopIteration as error:  # an asyncio future can't carry it, and who waits would wait for ever
                     future.set_exception(_caused_by(error))
                 except BaseException as error:
@@ -77,12 +80,15 @@ class DaemonThreads(Executor):
                     del result
             del job, future, function  # a thread that waits holds on to nothing
 
-    def _next(self) -> _Job | None:
+    def _run(self, function: Callable[[], T]) -> T:
         try:
-            return self._jobs.get_nowait()
-        except Empty:
-            self._idle.release()
-            return self._jobs.get()
+            return function()
+        finally:
+            self._finished()  # before anybody knows: whoever then submits another job needs no other thread
+
+    def _finished(self) -> None:
+        with self._changing:
+            self._unfinished -= 1
 
     def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:
         """Take no more; what runs is never waited for, whatever `wait` says."""

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from contextvars import Context, copy_context
-from typing import Any, ClassVar, Generic, NoReturn, ParamSpec, TypeVar, cast
+from typing import Any, ClassVar, Generic, NoReturn, ParamSpec, TypeVar, TypeVarTuple, cast
 from weakref import WeakSet
 
 from cosmodrome.client.lifecycle import MADE_BEFORE_FORK, abandon_all, behalf_of
@@ -35,6 +35,7 @@ MAX_SUBMITTED = 1_024
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Args = TypeVarTuple("Args")
 Work = Callable[P, Coroutine[Any, Any, T]]
 
 
@@ -88,6 +89,10 @@ class _SubmittedCall(_Call[T]):
         super().__init__(work, args, kwargs)
         self.future: Future[T] = Future()
 
+    def fail(self, error: Exception) -> None:
+        self.error = error
+        self._end()
+
     def _end(self) -> None:
         if not self.future.set_running_or_notify_cancel():
             return
@@ -114,6 +119,7 @@ class LoopThread:
         self._calls: deque[_Call[Any]] = deque()
         self._is_woken = False
         self._room = threading.BoundedSemaphore(MAX_SUBMITTED)
+        self._submitted: set[_SubmittedCall[Any]] = set()  # not ended yet
         self._dead: str | None = None  # why, if it is
         self._is_exiting = False
         self._loop = loop or loop_factory()()
@@ -145,11 +151,12 @@ class LoopThread:
         try:
             self._hand_over(call)
             while not call.ended.acquire(timeout=SIGNAL_CHECK_SECONDS):
-                pass
+                if not self._thread.is_alive() and not call.ended.acquire(blocking=False):
+                    self._refuse()  # the loop was closed with the call in the queue, or not begun
         except BaseException:
             gone = threading.Event()
-            self._loop.call_soon_threadsafe(self._cancel, call, gone.set)
-            gone.wait(CANCEL_TIMEOUT_SECONDS)  # so that the next call does not meet it
+            if self._wake(self._cancel, call, gone.set):
+                gone.wait(CANCEL_TIMEOUT_SECONDS)  # so that the next call does not meet it
             raise
         if self._is_exiting and call.error is not None:
             self._refuse()
@@ -162,8 +169,7 @@ class LoopThread:
     def post(self, function: Callable[[], object]) -> None:
         """Have it called on the loop, some time, if there still is one."""
         if self._dead is None:
-            with contextlib.suppress(RuntimeError):  # it has just been closed
-                self._loop.call_soon_threadsafe(function)
+            self._wake(function)
 
     def submit(self, work: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Have `work` done on the loop; waits only while too much is under way. Callbacks run on the loop."""
@@ -174,19 +180,35 @@ class LoopThread:
             raise ClientError(f"{MAX_SUBMITTED} calls are under way; on the client's own loop one more cannot wait")
         call = _SubmittedCall(work, args, kwargs)
         call.future.add_done_callback(lambda future: self._submitted_ended(call, future))
-        self._hand_over(call)
+        self._submitted.add(call)
+        try:
+            self._hand_over(call)
+        except BaseException:
+            self._wake(self._take)  # the interrupt may have come before the loop was woken
+            raise
+        if self._loop.is_closed():
+            self._end_submitted()
         return call.future
 
     def _submitted_ended(self, call: _SubmittedCall[T], future: Future[T]) -> None:
+        self._submitted.discard(call)
         self._room.release()
         if future.cancelled():
-            self._loop.call_soon_threadsafe(self._cancel, call, _nothing)
+            self._wake(self._cancel, call, _nothing)
 
     def _hand_over(self, call: _Call[Any]) -> None:
         self._calls.append(call)
         if not self._is_woken:  # else the loop will look into the queue, and has not begun to
             self._is_woken = True
-            self._loop.call_soon_threadsafe(self._take)
+            self._wake(self._take)
+
+    def _wake(self, function: Callable[[*Args], object], *args: *Args) -> bool:
+        """Have it called on the loop; False if that is closed."""
+        try:
+            self._loop.call_soon_threadsafe(function, *args)
+        except RuntimeError:
+            return False
+        return True
 
     def _refuse(self) -> NoReturn:
         """A daemon thread at the end of the interpreter is held: it ends in a moment, and an error would be noise."""
@@ -218,8 +240,16 @@ class LoopThread:
         if tasks:
             self._loop.run_until_complete(asyncio.wait(tasks, timeout=EXIT_TIMEOUT_SECONDS / 2))
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-        self._loop.run_until_complete(self._loop.shutdown_default_executor())  # closing does not wait for its threads
+        if not self._is_exiting:  # else its threads have ended, and no other may be started to wait for them
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
         self._loop.close()
+        self._end_submitted()
+
+    def _end_submitted(self) -> None:
+        """No loop will: it is closed."""
+        while self._submitted:
+            with contextlib.suppress(KeyError):  # whoever takes it ends it
+                self._submitted.pop().fail(ClientError(self._dead))
 
     # --- the end of the process, and the beginning of another
 
