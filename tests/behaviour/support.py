@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from cosmodrome import ConsumeFrom, Message, MessageQueue, Producer, PushConsumer, ReceivedMessage, SendResult
@@ -28,12 +29,21 @@ def bodies(count: int, prefix: str = "body") -> list[bytes]:
 
 async def until(holds: Callable[[], object], what: Callable[[], object] | None = None) -> None:
     """Return once it holds; at the deadline say what there is instead."""
+    async with limited(what):
+        while not holds():  # noqa: ASYNC110  # what others have seen is no event here
+            await asyncio.sleep(ASK_INTERVAL_S)
+
+
+@asynccontextmanager
+async def limited(what: Callable[[], object] | None = None) -> AsyncIterator[None]:
+    """A block that must end by itself; at the deadline say what there is instead."""
     try:
-        async with asyncio.timeout(PATIENCE_S):
-            while not holds():  # noqa: ASYNC110  # what others have seen is no event here
-                await asyncio.sleep(ASK_INTERVAL_S)
-    except TimeoutError:
-        raise AssertionError(f"not within {PATIENCE_S} s; there is {what() if what else 'nothing to show'}") from None
+        async with asyncio.timeout(PATIENCE_S) as limit:
+            yield
+    except TimeoutError as late:
+        if not limit.expired():
+            raise
+        raise AssertionError(f"not within {PATIENCE_S} s; there is {what() if what else 'nothing to show'}") from late
 
 
 class Inbox:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 
 import pytest
 
@@ -27,6 +28,7 @@ from cosmodrome.blocking import (
 from cosmodrome.errors import InvalidMessage
 from tests.behaviour.clusters import Cluster
 from tests.behaviour.support import ASK_INTERVAL_S, PATIENCE_S, Inbox, bodies, fresh
+from tests.bounded import in_time
 
 
 def wait_until(holds: Callable[[], object]) -> None:
@@ -101,8 +103,7 @@ def test_conversations(cluster: Cluster) -> None:
             answer = both.request(Message(asked, b"hello"), timeout_ms=PATIENCE_S * 1_000)
         assert answer.body == b"HELLO"
     with TopicReader(topic, namesrv=cluster.namesrv, from_earliest=True) as reader:
-        messages = iter(reader)
-        assert sorted(next(messages).body for _ in range(2)) == inbox.sorted
+        assert in_time(lambda: sorted(message.body for message in islice(reader, 2))) == inbox.sorted
 
 
 def test_a_callback_is_told_the_result(cluster: Cluster) -> None:
@@ -129,14 +130,21 @@ def test_taking_messages_one_by_one_and_by_hand(cluster: Cluster) -> None:
     member = LitePullConsumer(group, cluster.namesrv, consume_from=ConsumeFrom.FIRST_OFFSET)
     member.subscribe(topic)
     found: list[bytes] = []
-    with member:
+
+    def take_three() -> None:
         for message in member:
             if message.body == sent[3]:
                 break  # this one is not acknowledged
             found.append(message.body)
+
+    def pull_the_others() -> None:
+        while len(found) < len(sent):
+            found.extend(message.body for message in puller.pull_block_if_not_found(queue, offset=len(found)).messages)
+
+    with member:
+        in_time(take_three)
     with PullConsumer(group, cluster.namesrv) as puller:
         assert puller.fetch_subscribe_queues(topic) == [queue]
         assert puller.fetch_consume_offset(queue) == 3
-        while len(found) < len(sent):
-            found += [message.body for message in puller.pull_block_if_not_found(queue, offset=len(found)).messages]
+        in_time(pull_the_others)
     assert found == sent

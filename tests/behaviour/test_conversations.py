@@ -19,7 +19,7 @@ from cosmodrome.client.tracing import find_traces
 from cosmodrome.errors import CallTimeout, InvalidMessage, RouteNotFound
 from cosmodrome.wire.trace import EndTransaction, Pub, SubAfter, SubBefore, TraceRecord
 from tests.behaviour.clusters import Cluster
-from tests.behaviour.support import PATIENCE_S, Inbox, consumer, fresh, send_bodies, until
+from tests.behaviour.support import PATIENCE_S, Inbox, consumer, fresh, limited, send_bodies, until
 
 SILENCE_MS = 3_000  # in which a slow broker takes a message all the same
 COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN
@@ -100,7 +100,8 @@ async def test_a_request_is_answered(cluster: Cluster) -> None:
             assert answers[-1].body == asked[-1][::-1] * 10
             told: asyncio.Future[ReceivedMessage | BaseException] = asyncio.get_running_loop().create_future()
             asker.request_async(Message(topic, b"call"), callback=told.set_result, timeout_ms=PATIENCE_S * 1_000)
-            called = await told
+            async with limited():
+                called = await told
             assert isinstance(called, ReceivedMessage)
             assert called.body == b"llac"
             with pytest.raises(CallTimeout, match="whoever consumes"):

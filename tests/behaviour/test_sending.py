@@ -28,7 +28,7 @@ from cosmodrome.client.outgoing import MAX_BODY_BYTES
 from cosmodrome.errors import ClientError, CosmodromeError, InvalidMessage, RouteNotFound
 from cosmodrome.wire.command import Command
 from tests.behaviour.clusters import BROKER_NAME, Cluster
-from tests.behaviour.support import PATIENCE_S, Inbox, bodies, consumer, fresh, send, until
+from tests.behaviour.support import PATIENCE_S, Inbox, bodies, consumer, fresh, limited, send, until
 
 
 async def received(cluster: Cluster, topic: str, count: int) -> list[ReceivedMessage]:
@@ -70,7 +70,8 @@ async def test_send_async_by_future_and_by_callback(cluster: Cluster) -> None:
         futures = [producer.send_async(Message(topic, body)) for body in sent[:100]]
         for body in sent[100:]:
             producer.send_async(Message(topic, body), callback=told.append)
-        results = await asyncio.gather(*futures)
+        async with limited(lambda: told):
+            results = await asyncio.gather(*futures)
     results += [result for result in told if isinstance(result, SendResult)]
     assert len(results) == len(sent)  # stopping waited for the others
     found = await received(cluster, topic, len(sent))

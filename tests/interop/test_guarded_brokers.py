@@ -53,6 +53,7 @@ from interop.guards import Account, Certificate, Guard
 from interop.java import CLIENT_OPTIONS, java_command
 from interop.our_client import SEND_TIMEOUT_MS
 from interop.setup import SERVER_VERSIONS, Build
+from tests.bounded import run_to_end
 
 TOPIC, ORDERED, ROWS = "orders", "orders-in-order", "orders-from-spark"
 READERS, KEEPERS, LITE = "orders-readers", "orders-keepers", "orders-lite"
@@ -306,13 +307,8 @@ def test_spark_reads_and_writes(guarded: Guarded) -> None:
 
 def in_spark(*words: str) -> str:
     keys = {"ROCKETMQ_ACCESS_KEY": ADMIN.access_key, "ROCKETMQ_SECRET_KEY": ADMIN.secret_key}
-    done = subprocess.run(
-        [sys.executable, "-m", "cosmodrome", "-v", *words],
-        capture_output=True,
-        text=True,
-        timeout=SPARK_TIMEOUT_S,
-        env={**os.environ, **keys},
-    )
+    command = [sys.executable, "-m", "cosmodrome", "-v", *words]
+    done = run_to_end(command, SPARK_TIMEOUT_S, env={**os.environ, **keys})
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
+
+from tests.bounded import run_to_end
 
 ROOT = Path(__file__).parents[2]
 LIMIT_SECONDS = 500
@@ -14,14 +15,7 @@ LIMIT_SECONDS = 500
 def test_the_benchmark_measures_every_path(tmp_path: Path) -> None:
     file = tmp_path / "bench.json"
     words = ["--smoke", "--only", "spark", "-o", "json", "--file", str(file)]
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.run", *words],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_SECONDS,
-        check=False,
-    )
+    done = run_to_end([sys.executable, "-m", "benchmarks.run", *words], LIMIT_SECONDS, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     figures = json.loads(file.read_text())
     paths = ["batch read", "batch read, ordinary pulls", "streaming read", "batch write"]

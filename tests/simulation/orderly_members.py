@@ -275,10 +275,13 @@ class _World:
         return ends
 
     async def _acknowledged(self, producer: Producer, message: Message) -> SendResult:
+        deadline_ms = self._clock.now_ms() + LONGEST_DRAIN_MS
         while True:
             try:
                 return await producer.send(message, selector=_queue_of)
             except CosmodromeError:
+                if self._clock.now_ms() >= deadline_ms:
+                    raise
                 await self._clock.sleep(SECOND)
 
     async def _change(self) -> None:

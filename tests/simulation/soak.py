@@ -403,7 +403,9 @@ class World:
                 return
             entry = self.ledger.enter(Sent.ORDERLY, STEPS, "", self._clock.now_ms())
             message = Message(STEPS, f"{entry.number}:{key}:{step}".encode(), keys=str(entry.number))
+            deadline_ms = self._clock.now_ms() + self._plan.longest_drain_ms
             while not entry.acknowledged:
+                assert self._clock.now_ms() < deadline_ms, f"the broker does not take step {step} of {key}"
                 sending = producer.send(message, selector=_chosen, arg=STEP_KEYS.index(key))
                 await self._acknowledged(entry, sending)
                 await self._clock.sleep(0 if entry.acknowledged else SECOND)

@@ -53,6 +53,7 @@ def spark() -> Iterator[SparkSession]:
         "spark.sql.shuffle.partitions": 2,
         "spark.driver.memory": "1g",
         "spark.sql.session.timeZone": "UTC",
+        "spark.sql.streaming.stopTimeout": "60s",  # a query that does not stop is an error, and not waited for
         "spark.log.level": "ERROR",
     }
     made = session("tests", "local[2]", **settings)

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from cosmodrome.testing import Cluster
+from tests.bounded import line_of
 from tests.spark.helpers import fill, numbered
 
 PROGRAM = Path(__file__).with_name("mortal_driver.py")
@@ -37,7 +38,11 @@ class Driver:
         self._process = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         assert self._process.stdout is not None
         self._output = self._process.stdout
-        self.jvm = int(self._output.readline())
+        try:
+            self.jvm = int(line_of(self._output, DEADLINE_SECONDS))
+        except BaseException:
+            self._process.kill()
+            raise
 
     def ended(self) -> int:
         try:

@@ -7,11 +7,14 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow.dataset as ds
 import pytest
 
+from tests.bounded import kill_group, line_of
 from tests.spark.helpers import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -31,15 +34,21 @@ def processes_of(session: int) -> list[str]:
     return [line for line in found if line]
 
 
-def start_demo(folder: Path, messages: int) -> subprocess.Popen[str]:
+@contextmanager
+def running_demo(folder: Path, messages: int) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, str(DEMO), "--messages", str(messages), "--folder", str(folder)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as demo:
+        try:
+            yield demo
+        finally:
+            kill_group(demo)
 
 
 def test_the_demo_reports_and_archives(tmp_path: Path) -> None:
-    demo = start_demo(tmp_path / "demo", 2_000)
-    said, _ = demo.communicate(timeout=LIMIT_SECONDS)
-    assert demo.returncode == 0, said
+    with running_demo(tmp_path / "demo", 2_000) as demo:
+        said, _ = demo.communicate(timeout=LIMIT_SECONDS)
+        assert demo.returncode == 0, said
+        eventually(lambda: not processes_of(demo.pid))
     assert "München" in said
     found = re.search(r"all 2,000 messages, each of them once, are Parquet files in (\S+)", said)
     assert found is not None, said
@@ -48,20 +57,18 @@ def test_the_demo_reports_and_archives(tmp_path: Path) -> None:
     # The folders say date and topic.
     keys = ds.dataset(sorted(archive.rglob("*.parquet"))).to_table(["keys"])["keys"].to_pylist()
     assert sorted(map(int, keys)) == list(range(2_000))
-    eventually(lambda: not processes_of(demo.pid))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_demo_leaves_nothing_when_it_is_stopped(tmp_path: Path, number: signal.Signals) -> None:
-    demo = start_demo(tmp_path / "demo", 50_000_000)  # it would send for a long time
-    assert demo.stdout is not None
-    assert "a node runs" in demo.stdout.readline()
-    if number is signal.SIGINT:
-        os.killpg(demo.pid, number)  # as a terminal does it: to all of them
-    else:
-        demo.send_signal(number)
-    said, _ = demo.communicate(timeout=LIMIT_SECONDS)
-    assert demo.returncode == 130, said
-    assert said.rstrip().endswith("stopped")
-    eventually(lambda: not processes_of(demo.pid))
+    with running_demo(tmp_path / "demo", 50_000_000) as demo:  # it would send for a long time
+        assert "a node runs" in line_of(demo.stdout, LIMIT_SECONDS)
+        if number is signal.SIGINT:
+            os.killpg(demo.pid, number)  # as a terminal does it: to all of them
+        else:
+            demo.send_signal(number)
+        said, _ = demo.communicate(timeout=LIMIT_SECONDS)
+        assert demo.returncode == 130, said
+        assert said.rstrip().endswith("stopped")
+        eventually(lambda: not processes_of(demo.pid))
     assert list((tmp_path / "demo").iterdir()) == []

@@ -25,7 +25,7 @@ from cosmodrome.spark.tasks import TaskReader
 from cosmodrome.testing import Cluster
 from cosmodrome.wire.bodies import ConsumeStats
 from cosmodrome.wire.requests import ConsumeStatsRequest, TopicHeader
-from tests.spark.helpers import BROKER, fill, numbered, send
+from tests.spark.helpers import BROKER, DEADLINE_SECONDS, fill, numbered, send
 
 ALL = ReadAllAvailable()
 SMALL_FILES = {
@@ -381,11 +381,11 @@ def test_a_broker_that_starts_anew_is_waited_for(rocketmq: Cluster) -> None:
     back = threading.Timer(0.5, rocketmq.start_broker)
     back.start()
     assert read_between(reader, at("orders", 0), end) == [0, 1, 2, 3, 4]
-    back.join()
+    back.join(DEADLINE_SECONDS)
     rocketmq.stop_broker()
     back = threading.Timer(0.5, rocketmq.start_broker)
     back.start()
     assert reader.latestOffset(end, ALL) == end
-    back.join()
+    back.join(DEADLINE_SECONDS)
     fill(rocketmq, "orders", numbered(5, 6))
     assert reader.latestOffset(end, ALL) == at("orders", 6)

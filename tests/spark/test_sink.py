@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from cosmodrome.spark import session
 from cosmodrome.testing import Cluster
+from tests.bounded import in_time
 from tests.spark.helpers import DEADLINE_SECONDS, eventually, fill, numbered, numbers
 
 ROWS = 3_000
@@ -47,8 +47,7 @@ def test_any_thread_can_write_that_asks_for_the_session(spark: SparkSession, clu
         table = session("tests", "local[2]").range(1).select(F.lit("1").alias("body"), F.lit(None).alias("tags"))
         table.write.format("rocketmq").mode("append").options(nameServer=cluster.namesrv, topic=topic).save()
 
-    with ThreadPoolExecutor(1) as elsewhere:
-        elsewhere.submit(write).result()
+    in_time(write, DEADLINE_SECONDS)
     assert [(message.body, message.tags) for message in cluster.messages(topic)] == [(b"1", "")]
 
 

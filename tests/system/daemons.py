@@ -59,7 +59,11 @@ class Daemon:
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        self.wait_for("ready")
+        try:
+            self.wait_for("ready")
+        except AssertionError:
+            self.kill()
+            raise
         return self
 
     def _read(self) -> None:
@@ -71,7 +75,10 @@ class Daemon:
     def wait_for(self, text: str) -> str:
         """The next line that holds `text`."""
         while True:
-            line = self._lines.get(timeout=PATIENCE_SECONDS)
+            try:
+                line = self._lines.get(timeout=PATIENCE_SECONDS)
+            except queue.Empty:
+                raise AssertionError(f"has not said {text!r}:\n{self.output}") from None
             assert line is not None, f"ended before saying {text!r}:\n{self.output}"
             self.output += line
             if text in line:
@@ -108,6 +115,7 @@ class Daemon:
                 self._process.kill()
                 raise
         self._reader.join(PATIENCE_SECONDS)
+        assert not self._reader.is_alive(), "somebody holds its output, who has not ended with it"
         assert self._process.stdout is not None
         self._process.stdout.close()
 

@@ -9,6 +9,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+from tests.bounded import run_to_end
+
 PATIENCE_SECONDS = 60
 
 
@@ -27,6 +29,4 @@ async def ended(
     if home is not None:
         environment["HOME"] = str(home)
     command = [sys.executable, *options, "-c", textwrap.dedent(source), *arguments]
-    return await asyncio.to_thread(
-        subprocess.run, command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, env=environment, check=False
-    )
+    return await asyncio.to_thread(run_to_end, command, PATIENCE_SECONDS, env=environment)

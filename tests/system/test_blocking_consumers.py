@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import threading
 import time
@@ -27,6 +26,7 @@ from cosmodrome.blocking import (
     TransactionProducer,
     TransactionState,
 )
+from tests.bounded import in_thread
 from tests.system.cluster import Cluster, running_cluster
 
 COUNT = 40
@@ -43,7 +43,7 @@ async def on_a_cluster(tmp_path: Path, program: Callable[[Cluster], None]) -> No
         program(cluster)
 
     async with running_cluster(tmp_path) as cluster:
-        await asyncio.to_thread(filled)
+        await in_thread(filled)
 
 
 def lite(cluster: Cluster, stop_timeout_ms: int = 60_000) -> LitePullConsumer:
@@ -125,12 +125,13 @@ async def test_several_threads_share_the_messages(tmp_path: Path) -> None:
 
         done = threading.Event()
         with lite(cluster) as consumer:
-            threads = [threading.Thread(target=work) for _ in range(4)]
+            threads = [threading.Thread(target=work, daemon=True) for _ in range(4)]
             for thread in threads:
                 thread.start()
             assert done.wait(PATIENCE_SECONDS)
         for thread in threads:
             thread.join(PATIENCE_SECONDS)
+            assert not thread.is_alive(), "the loops end with the consumer"
         assert sorted(seen) == sorted(expected())
         assert committed(cluster) == COUNT
 

@@ -124,7 +124,7 @@ async def test_a_client_cancelled_anywhere_leaves_nothing_behind(kind: str, tmp_
             for _ in range(chance.choice((1, 1, 2))):  # a second one falls into the stop, as often as not
                 await turns(chance.randrange(LIFE_TURNS) // (1 + number % 4))
                 living.cancel()
-            await asyncio.wait([living])
+            await ended(living)
             await client.stop()
             await nothing_is_left(client, cluster)
 
@@ -140,6 +140,12 @@ async def until(holds: Callable[[], object]) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+
+
+async def ended(task: asyncio.Future[None]) -> None:
+    """However it ended; one that goes on in spite of its cancellation is an error."""
+    _, going_on = await asyncio.wait([task], timeout=PATIENCE_SECONDS)
+    assert not going_on
 
 
 async def turns(count: int) -> None:
@@ -187,10 +193,11 @@ async def test_what_was_acknowledged_is_stored_whoever_was_cancelled(tmp_path: P
                 sending = asyncio.ensure_future(send(producer))
                 await turns(chance.randrange(8))
                 sending.cancel()
-                await asyncio.wait([sending])
+                await ended(sending)
             await send(producer)
         stored = sum(cluster.broker.store.max_offset("orders", queue) for queue in range(8))
-        async with TopicReader("orders", namesrv=cluster.namesrv, from_earliest=True) as reader:
+        reader = TopicReader("orders", namesrv=cluster.namesrv, from_earliest=True)
+        async with asyncio.timeout(PATIENCE_SECONDS), reader:
             seen = {(await anext(reader)).msg_id for _ in range(stored)}
     assert acknowledged <= seen
     assert 2 < len(acknowledged) < 302, "some were cancelled and some were not, or this shows nothing"
@@ -221,5 +228,5 @@ async def test_what_cancelled_consumers_did_not_finish_others_get(tmp_path: Path
             for _ in range(chance.choice((1, 2))):
                 consuming.cancel()
                 await turns(chance.randrange(20))
-            await asyncio.wait([consuming])
+            await ended(consuming)
     assert len(handled) == 400

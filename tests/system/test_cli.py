@@ -11,6 +11,7 @@ import pytest
 
 from cosmodrome.blocking import Producer
 from cosmodrome.model import Message
+from tests.bounded import child, line_of
 from tests.system.daemons import BROKER_CONF, PATIENCE_SECONDS, Daemon, cosmodrome, cosmodrome_json, up
 
 
@@ -106,9 +107,8 @@ def test_who_is_no_name_server_is_not_waited_for_but_a_topic_is(tmp_path: Path) 
         assert (asked.returncode, asked.stderr.count("\n")) == (1, 1), asked.stderr
         assert "Is it a name server?" in asked.stderr
         command = [sys.executable, "-m", "cosmodrome", "tail", "later", "--limit", "1", "--namesrv", namesrv]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as tail:
-            assert tail.stderr is not None
-            assert "waiting for later" in tail.stderr.readline()
+        with child(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as tail:
+            assert "waiting for later" in line_of(tail.stderr)
             assert cosmodrome("send", "later", "Hello", "--namesrv", namesrv).returncode == 0
             shown, said = tail.communicate(timeout=PATIENCE_SECONDS)
             assert (tail.returncode, shown.endswith(" Hello\n"), said) == (0, True, "")

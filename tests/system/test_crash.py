@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from random import Random
@@ -10,6 +9,7 @@ from random import Random
 import pytest
 
 from cosmodrome.config import FlushDiskType
+from tests.bounded import run_to_end
 from tests.system.broker_lives import BrokerLives
 
 SEED = 1
@@ -28,6 +28,6 @@ def test_a_killed_broker_has_what_it_acknowledged(tmp_path: Path, flush: FlushDi
 @pytest.mark.parametrize("flush", list(FlushDiskType))
 def test_a_killed_store_has_what_it_acknowledged(tmp_path: Path, flush: FlushDiskType) -> None:
     command = [sys.executable, "-m", "tests.system.mortal", str(tmp_path), flush, str(SEED), str(STORE_KILLS)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
+    done = run_to_end(command, PATIENCE_SECONDS)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{STORE_KILLS} kills" in done.stdout

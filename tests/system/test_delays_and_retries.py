@@ -193,7 +193,8 @@ async def test_a_failing_handler_gets_its_message_again_and_then_it_is_a_dead_le
             await post.until(lambda: len(post.stored(DEAD)) == 1)
         await post.clock.advance(1_000)
         assert tries == [(TOPIC, sent.msg_id, times) for times in range(3)]
-        async with TopicReader(DEAD, namesrv=post.namesrv, from_earliest=True) as reader:
+        reader = TopicReader(DEAD, namesrv=post.namesrv, from_earliest=True)
+        async with asyncio.timeout(PATIENCE_SECONDS), reader:
             dead = await anext(aiter(reader))
     assert (dead.body, dead.tags, dead.msg_id, dead.reconsume_times) == (b"poison", "bad", sent.msg_id, 3)
     assert dead.properties["RETRY_TOPIC"] == TOPIC

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from cosmodrome.testing import Cluster, cluster
+from tests.bounded import alarm
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+PATIENCE_SECONDS = 120
 # What each prints, as regular expressions, line by line.
 PRINTED = {
     "assignments": ["alone: 4 queues", "with another: 2 fewer"],
@@ -86,7 +88,8 @@ def test_it_prints(
     name: str, node: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("NAMESRV_ADDR", node.namesrv)
-    runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    with alarm(PATIENCE_SECONDS):
+        runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
     printed = capsys.readouterr().out.splitlines()
     assert len(printed) == len(PRINTED[name]), printed
     for line, pattern in zip(printed, PRINTED[name], strict=True):
@@ -95,6 +98,6 @@ def test_it_prints(
 
 def test_the_tests_among_them_pass() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_orders.py"]
-    done = subprocess.run(command, cwd=EXAMPLES, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=EXAMPLES, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 passed" in done.stdout

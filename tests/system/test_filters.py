@@ -21,7 +21,7 @@ from cosmodrome.testing import FakeClock
 from cosmodrome.wire.bodies import CheckClientConfig, ConsumerConnection
 from cosmodrome.wire.requests import ConsumerGroupHeader, PullFlag
 from tests.system.cluster import running_cluster
-from tests.system.wired import GROUP, Pulled, another, until, wired
+from tests.system.wired import GROUP, PATIENCE_SECONDS, Pulled, another, until, wired
 
 ONE_QUEUE = BrokerConfig(broker_name="broker-a", default_topic_queue_nums=1)
 
@@ -50,7 +50,8 @@ async def test_a_reader_may_ask_in_sql_too(tmp_path: Path) -> None:
     async with running_cluster(tmp_path) as cluster, Producer("p", cluster.namesrv) as producer:
         for price in range(10):
             await producer.send(Message("orders", b"%d" % price, properties={"price": str(price)}))
-        async with TopicReader("orders", Sql("price = 3"), namesrv=cluster.namesrv, from_earliest=True) as reader:
+        reader = TopicReader("orders", Sql("price = 3"), namesrv=cluster.namesrv, from_earliest=True)
+        async with asyncio.timeout(PATIENCE_SECONDS), reader:
             assert (await anext(reader)).body == b"3"
 
 

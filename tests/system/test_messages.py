@@ -21,6 +21,7 @@ from cosmodrome.net.caller import Caller
 from cosmodrome.wire.command import Command
 from cosmodrome.wire.record import parse_offset_msg_id
 from cosmodrome.wire.requests import CreateTopic
+from tests.bounded import in_thread
 from tests.system.cluster import Cluster, running_broker, running_cluster, running_name_server
 
 PATIENCE_SECONDS = 30
@@ -227,7 +228,7 @@ async def test_the_blocking_face(tmp_path: Path) -> None:
         return result.status, seen
 
     async with running_cluster(tmp_path) as cluster:
-        status, seen = await asyncio.to_thread(talk, cluster.namesrv)
+        status, seen = await in_thread(talk, cluster.namesrv)
     assert (status, seen) == (SendStatus.SEND_OK, [b"hello"])
 
 

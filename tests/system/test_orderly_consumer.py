@@ -23,6 +23,7 @@ from tests.system.cluster import Cluster, running_broker, running_cluster, runni
 from tests.system.wired import until
 
 QUEUES = 4
+PATIENCE_SECONDS = 3_600
 EAGER = ClientConfig(persist_offset_interval_ms=50)
 
 
@@ -82,7 +83,8 @@ def virtually(folder: Path, scene: Callable[[str, Clock], Awaitable[None]]) -> N
             running_broker(folder, name_server.address, clock=clock) as broker,
         ):
             broker.topics.put(TopicConfig("t", QUEUES, QUEUES))
-            await scene(name_server.address, clock)
+            async with asyncio.timeout(PATIENCE_SECONDS):  # by the scene's own time
+                await scene(name_server.address, clock)
 
     with asyncio.Runner(loop_factory=lambda: VirtualLoop(Random(1))) as runner:
         runner.run(play())

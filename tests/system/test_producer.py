@@ -49,7 +49,8 @@ async def test_sends_cancelled_at_any_moment_leave_nothing_behind(tmp_path: Path
                     asyncio.get_running_loop().call_later(dice.random() / 500, sends[body].cancel)
                 if dice.random() < 0.2:
                     await asyncio.sleep(dice.random() / 1_000)
-            await asyncio.gather(*sends.values(), return_exceptions=True)
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await asyncio.gather(*sends.values(), return_exceptions=True)
             assert all(send.cancelled() or send.exception() is None for send in sends.values())
             assert (producer._async_sends.count, producer._async_sends._bytes) == (0, 0)
             await until(lambda: calls_under_way(producer) == 0)

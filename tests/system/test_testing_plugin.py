@@ -121,13 +121,19 @@ async def test_in_virtual_time(rocketmq_virtual):
     assert len(await rocketmq_virtual.messages("orders")) == 1
 """
 
+PATIENCE_SECONDS = 300
 WITH_ASYNCIO = ("-o", "asyncio_mode=auto", "-o", "asyncio_default_fixture_loop_scope=function")
+
+
+def outcome(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
+    options = ("-W", "error", "-p", "no:cacheprovider", *options)
+    return pytester.runpytest_subprocess(*options, timeout=PATIENCE_SECONDS)
 
 
 @pytest.mark.parametrize("options", [WITH_ASYNCIO, ("-p", "no:asyncio")], ids=["with asyncio", "without"])
 def test_a_suite_passes_and_fails_as_it_should(pytester: pytest.Pytester, options: tuple[str, ...]) -> None:
     pytester.makepyfile(SUITE)
-    result = pytester.runpytest_subprocess("-W", "error", "-p", "no:cacheprovider", *options)
+    result = outcome(pytester, *options)
     result.assert_outcomes(passed=8, failed=2, errors=1)
     result.stdout.fnmatch_lines_random(
         [
@@ -140,7 +146,7 @@ def test_a_suite_passes_and_fails_as_it_should(pytester: pytest.Pytester, option
 
 def test_coroutines_on_the_loop_of_pytest_asyncio(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(ASYNC)
-    result = pytester.runpytest_subprocess("-W", "error", "-p", "no:cacheprovider", *WITH_ASYNCIO)
+    result = outcome(pytester, *WITH_ASYNCIO)
     result.assert_outcomes(passed=2)
 
 

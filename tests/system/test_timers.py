@@ -28,6 +28,7 @@ from cosmodrome.wire.bodies import TimerMetricsBody
 from cosmodrome.wire.command import Command
 from cosmodrome.wire.recall_handle import RecallHandle
 from cosmodrome.wire.record import Record, decode_records
+from tests.bounded import in_thread
 from tests.system.cluster import SMALL_STORE, running_broker, running_name_server
 from tests.system.daemons import cosmodrome, cosmodrome_json, up
 
@@ -204,7 +205,7 @@ async def test_the_blocking_producer_recalls_too(tmp_path: Path) -> None:
                 assert producer.recall(TOPIC, result.recall_handle) == result.msg_id
                 return result.recall_handle
 
-        assert await asyncio.to_thread(use)
+        assert await in_thread(use)
 
 
 # --- over stops and kills, in real time

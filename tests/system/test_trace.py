@@ -18,6 +18,7 @@ from cosmodrome.model import TRACE_TOPIC, ConsumeFrom, ReceivedMessage
 from cosmodrome.store import StoreMessage
 from cosmodrome.store.message import Appended
 from cosmodrome.wire.trace import EndTransaction, Outcome, Pub, SubAfter, SubBefore, TracedType, TraceRecord
+from tests.bounded import in_thread
 from tests.system.cluster import running_broker, running_cluster, running_name_server
 from tests.system.wired import until
 
@@ -145,4 +146,4 @@ async def test_the_command_tells_a_life_in_order(tmp_path: Path) -> None:
 
 
 async def _command(*words: str) -> Result:
-    return await asyncio.to_thread(CliRunner().invoke, main, list(words))
+    return await in_thread(CliRunner().invoke, main, list(words))

@@ -16,6 +16,7 @@ from cosmodrome.codes import ResponseCode
 from cosmodrome.wire.command import Command
 from cosmodrome.wire.frame import BINARY, JSON, FrameDecoder
 from cosmodrome.wire.requests import SendMessage, SendReply
+from tests.bounded import PATIENCE_SECONDS
 
 Respond = Callable[[Command], bytes]
 
@@ -103,11 +104,12 @@ def test_a_reply_may_come_in_pieces() -> None:
                 for start in range(0, len(stream), 50):
                     connection.sendall(stream[start : start + 50])
 
-    dripping = threading.Thread(target=drip)
+    dripping = threading.Thread(target=drip, daemon=True)
     dripping.start()
     with listener, Load(f"127.0.0.1:{listener.getsockname()[1]}", [tape()], 3, verify_send) as running:
         result = running.run(requests=20)
-    dripping.join()
+    dripping.join(PATIENCE_SECONDS)
+    assert not dripping.is_alive(), "the load has left its connection open"
     assert result.requests == 20
 
 

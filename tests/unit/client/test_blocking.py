@@ -23,6 +23,7 @@ from cosmodrome.client.lifecycle import Startable
 from cosmodrome.errors import ClientError, InvalidMessage
 from cosmodrome.model import MessageQueue, ReceivedMessage
 from cosmodrome.wire import properties as properties_string
+from tests.bounded import in_thread
 from tests.unit.client.fake_cluster import PATIENCE_SECONDS, FakeCluster, fake_cluster
 
 
@@ -44,7 +45,7 @@ async def test_every_way_of_sending() -> None:
             producer.send(Message("T", b"x"))
 
     async with fake_cluster(T=2) as cluster:
-        await asyncio.to_thread(use, cluster.namesrv)
+        await in_thread(use, cluster.namesrv)
         assert [one.body for one in cluster.broker.queues["T", 1]] == [b"a", b"b", b"c", b"d", b"e"]
 
 
@@ -54,7 +55,7 @@ async def test_threads_may_share_a_producer() -> None:
             list(threads.map(lambda number: producer.send(Message("T", b"%d" % number)), range(200)))
 
     async with fake_cluster(T=1) as cluster:
-        await asyncio.to_thread(use, cluster.namesrv)
+        await in_thread(use, cluster.namesrv)
         assert {one.body for one in cluster.broker.queues["T", 0]} == {b"%d" % number for number in range(200)}
 
 
@@ -65,7 +66,7 @@ async def test_stopping_waits_for_what_waits_for_room() -> None:
         assert [future.exception() for future in futures] == [None] * 50
 
     async with fake_cluster(T=1) as cluster:
-        await asyncio.to_thread(use, cluster.namesrv)
+        await in_thread(use, cluster.namesrv)
         assert len({one.body for one in cluster.broker.queues["T", 0]}) == 50
 
 
@@ -79,7 +80,7 @@ async def test_a_message_may_be_changed_as_soon_as_its_send_has_begun() -> None:
                 producer.send_async(message)
 
     async with fake_cluster(T=1) as cluster:
-        await asyncio.to_thread(use, cluster.namesrv)
+        await in_thread(use, cluster.namesrv)
         stored = {(one.body, properties_string.find(one.properties, "number")) for one in cluster.broker.queues["T", 0]}
     assert stored == {(b"%d" % number, str(number)) for number in range(200)}
 
@@ -98,14 +99,14 @@ async def test_hooks_see_the_context_of_the_thread_that_called() -> None:
             producer.send(Message("T", b"%d" % number))
 
         with Producer("g", namesrv, options=ProducerOptions(send_hooks=(Hook(),))) as producer:
-            threads = [threading.Thread(target=send, args=[number]) for number in range(10)]
+            threads = [threading.Thread(target=send, args=[number], daemon=True) for number in range(10)]
             for thread in threads:
                 thread.start()
             for thread in threads:
-                thread.join()
+                thread.join(PATIENCE_SECONDS)
 
     async with fake_cluster(T=1) as cluster:
-        await asyncio.to_thread(use, cluster.namesrv)
+        await in_thread(use, cluster.namesrv)
     assert sorted(seen) == [(b"%d" % number, f"request {number}") for number in range(10)]
 
 
@@ -125,7 +126,7 @@ async def test_a_handler_may_send_what_it_received_onward() -> None:
             assert passed_on.wait(PATIENCE_SECONDS)
 
     async with fake_cluster(T=1, U=1) as cluster:
-        await asyncio.to_thread(use, cluster, asyncio.get_running_loop())
+        await in_thread(use, cluster, asyncio.get_running_loop())
         assert [one.body for one in cluster.broker.queues["U", 0]] == [b"x"]
         assert cluster.broker.offsets["c", "T", 0] == 1
 
@@ -150,7 +151,7 @@ async def test_a_blocking_call_on_the_clients_own_loop_is_refused_instead_of_han
             assert refused.wait(PATIENCE_SECONDS)
 
     async with fake_cluster(T=1) as cluster:
-        await asyncio.to_thread(use, cluster, asyncio.get_running_loop())
+        await in_thread(use, cluster, asyncio.get_running_loop())
     assert "would wait for itself" in refusals[0]
 
 

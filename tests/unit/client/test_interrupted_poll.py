@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
@@ -12,6 +11,7 @@ import pytest
 
 from cosmodrome.blocking import ConsumeFrom, LitePullConsumer, MessageQueue
 from cosmodrome.client.blocking import loop_thread
+from tests.bounded import in_thread
 from tests.unit.client.fake_cluster import fake_cluster
 
 QUEUE = MessageQueue("T", "broker-a", 0)
@@ -61,7 +61,7 @@ async def reading(use: Callable[[LitePullConsumer], None], bodies: list[bytes]) 
     async with fake_cluster(T=1) as cluster:
         for body in bodies:
             await cluster.broker.append("T", 0, body)
-        await asyncio.to_thread(run, cluster.namesrv)
+        await in_thread(run, cluster.namesrv)
 
 
 def polled(consumer: LitePullConsumer) -> list[bytes]:

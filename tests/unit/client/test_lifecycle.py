@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import threading
 
 import pytest
 
 from cosmodrome.client.lifecycle import Startable
 from cosmodrome.errors import ClientError
+from tests.bounded import in_thread
 
 
 class Slow(Startable):
@@ -141,9 +141,7 @@ async def test_another_event_loop_is_refused() -> None:
             await one.stop()
 
     async with quick() as one:
-        thread = threading.Thread(target=asyncio.run, args=(elsewhere(),))
-        thread.start()
-        await asyncio.to_thread(thread.join)
+        await in_thread(asyncio.run, elsewhere())
         assert one.running
     assert len(refusals) == 2
     assert all("runs on another event loop; use it there" in refusal for refusal in refusals)

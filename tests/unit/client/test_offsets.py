@@ -19,6 +19,7 @@ from cosmodrome.errors import BrokerError, ClientError, StoreError
 from cosmodrome.model import MessageQueue
 from cosmodrome.wire.command import Command
 from cosmodrome.wire.requests import UpdateConsumerOffset
+from tests.bounded import PATIENCE_SECONDS
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 OTHER = MessageQueue("T", "broker-a", 1)
@@ -98,7 +99,7 @@ async def test_a_cancelled_save_does_not_write_over_a_later_one(
         is_first = not begun.is_set()
         if is_first:
             begun.set()
-            go_on.wait()
+            assert go_on.wait(PATIENCE_SECONDS)
         save(*args)
         if is_first:
             ended.set()
@@ -106,13 +107,15 @@ async def test_a_cancelled_save_does_not_write_over_a_later_one(
     monkeypatch.setattr(state_file, "save", save_slowly)
     offsets = LocalOffsets(path)
     regular = asyncio.create_task(offsets.commit_soon({QUEUE: 1}))
-    await asyncio.to_thread(begun.wait)
-    await cancelled([regular])
-    last = asyncio.create_task(offsets.commit({QUEUE: 2}))
-    await asyncio.wait([last], timeout=0.1)  # it must not get ahead
-    go_on.set()
+    assert await asyncio.to_thread(begun.wait, PATIENCE_SECONDS)
+    try:
+        await cancelled([regular])
+        last = asyncio.create_task(offsets.commit({QUEUE: 2}))
+        await asyncio.wait([last], timeout=0.1)  # it must not get ahead
+    finally:
+        go_on.set()
     await last
-    await asyncio.to_thread(ended.wait)
+    assert await asyncio.to_thread(ended.wait, PATIENCE_SECONDS)
     assert await LocalOffsets(path).read(QUEUE) == 2
 
 

@@ -34,6 +34,7 @@ from cosmodrome.wire.requests import (
     UnregisterClient,
     UpdateConsumerOffset,
 )
+from tests.bounded import in_thread
 from tests.unit.client.fake_cluster import PATIENCE_SECONDS, FakeBroker, FakeCluster, fake_cluster, quick
 
 PULL = RequestCode.PULL_MESSAGE
@@ -905,7 +906,7 @@ async def test_a_stop_within_a_function_does_not_wait_for_it() -> None:
 
     async with fake_cluster(T=1) as cluster:
         await cluster.broker.append("T", 0, b"x")
-        await asyncio.to_thread(use, cluster.namesrv)
+        await in_thread(use, cluster.namesrv)
 
 
 @pytest.mark.parametrize("orderly", [False, True])

@@ -19,6 +19,7 @@ from cosmodrome.net.caller import Caller, refuse
 from cosmodrome.net.connection import Connection
 from cosmodrome.net.tls import client_context
 from cosmodrome.wire.command import Command
+from tests.bounded import PATIENCE_SECONDS
 
 TIMEOUT_MS = 5_000
 
@@ -104,10 +105,11 @@ def silent(certificate: Path) -> Iterator[str]:
                         pass
                     accepted.sendall(outgoing.read())
 
-        thread = threading.Thread(target=serve)
+        thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         yield f"127.0.0.1:{listening.getsockname()[1]}"
-        thread.join()
+        thread.join(PATIENCE_SECONDS)
+        assert not thread.is_alive(), "nobody has closed the connection"
 
 
 async def test_closing_waits_for_no_goodbye(silent: str, certificate: Path) -> None:

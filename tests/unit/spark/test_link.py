@@ -19,6 +19,7 @@ from cosmodrome.spark.options import LinkOptions
 from cosmodrome.wire.acl import SIGNATURE, Credentials
 from cosmodrome.wire.command import Command
 from cosmodrome.wire.frame import FrameDecoder
+from tests.bounded import PATIENCE_SECONDS
 
 Answer = Callable[[Command], Command]
 
@@ -31,7 +32,7 @@ class Peer:
         self._tls = tls
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
@@ -61,7 +62,8 @@ class Peer:
     def close(self) -> None:
         self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
-        self._thread.join()
+        self._thread.join(PATIENCE_SECONDS)
+        assert not self._thread.is_alive(), "a connection was left open"
 
 
 def echo(command: Command) -> Command:

@@ -124,7 +124,7 @@ async def test_those_who_wait_share_the_next_sync(tmp_path: Path, monkeypatch: p
     store = open_store(tmp_path, SYNC)
     async with flushing(store):
         first = asyncio.create_task(store.durable(store.append(message()).end))
-        await asyncio.to_thread(gate.began.wait)
+        assert await asyncio.to_thread(gate.began.wait, 10)
         others = [asyncio.create_task(store.durable(store.append(message()).end)) for _ in range(20)]
         await asyncio.sleep(0)
         gate.let_through()

@@ -18,6 +18,7 @@ from cosmodrome.store.findings import Area
 from cosmodrome.store.index_shape import IndexShape
 from cosmodrome.store.repair import MAX_VOID_BYTES, plan_repair, repair
 from cosmodrome.store.verification import verify
+from tests.bounded import child, line_of
 from tests.unit.store.damage import (
     FIRST_LOG_FILE,
     QUEUE_FILE,
@@ -333,12 +334,10 @@ def test_tables_are_left_as_they_are(tmp_path: Path) -> None:
 
 def test_a_store_in_use_is_refused(tmp_path: Path) -> None:
     stopped_store(tmp_path)
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as holder:
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    with child(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdin is not None
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"held\n"
+        assert line_of(holder.stdout) == b"held\n"
         use: Callable[[Path], object]
         for use in (plan_repair, lambda root: repair(root, CLOCK)):
             with pytest.raises(StoreError, match="in use"):

@@ -17,6 +17,7 @@ from cosmodrome.store.findings import MAX_LISTED, Area
 from cosmodrome.store.index_shape import IndexShape
 from cosmodrome.store.verification import Verification, quiet, verify
 from cosmodrome.wire.batch import BatchItem
+from tests.bounded import child, line_of
 from tests.unit.store.damage import (
     FIRST_LOG_FILE,
     INDEX_ENTRIES_AT,
@@ -377,12 +378,10 @@ sys.stdin.read()
 
 def test_a_store_in_use_is_refused(tmp_path: Path) -> None:
     stopped_store(tmp_path, count=1)
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as holder:
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    with child(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdin is not None
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"held\n"
+        assert line_of(holder.stdout) == b"held\n"
         with pytest.raises(StoreError, match="is in use by a broker; stop it first"), quiet(tmp_path):
             pass
         holder.stdin.close()

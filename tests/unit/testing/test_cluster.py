@@ -20,6 +20,7 @@ from cosmodrome.client.lifecycle import MADE_BEFORE_FORK
 from cosmodrome.config import BrokerConfig
 from cosmodrome.errors import ConfigError, CosmodromeError
 from cosmodrome.testing import AsyncCluster, Cluster, VirtualLoop, cluster
+from tests.bounded import run_to_end
 
 T = TypeVar("T")
 # Whether a cluster's files are gone when it is, and which threads are left.
@@ -247,7 +248,7 @@ class TestTrouble:
         assert (ended.stdout, ended.stderr) == ("True ['MainThread']\n", "")
 
     def test_a_forked_process_is_refused_and_its_parent_does_not_notice(self) -> None:
-        ended = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60)
+        ended = run_to_end([sys.executable, "-c", FORKED])
         refusal = f"this cluster {MADE_BEFORE_FORK}"
         assert ended.stderr == ""
         assert ended.stdout.splitlines() == [refusal] * 3 + ["0 [] True"]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import threading
 
 import pytest
 
 from cosmodrome.wire.ids import UniqueIds, month_of
+from tests.bounded import PATIENCE_SECONDS, in_time
 
 NOON_MS = 1_700_000_000_000
 LOOPBACK = b"\x7f\x00\x00\x01"
@@ -73,11 +75,11 @@ def test_threads_never_draw_the_same_id() -> None:
     def draw(into: list[str]) -> None:
         into += [ids.next() for _ in range(5000)]
 
-    threads = [threading.Thread(target=draw, args=(into,)) for into in drawn]
+    threads = [threading.Thread(target=draw, args=(into,), daemon=True) for into in drawn]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        thread.join(PATIENCE_SECONDS)
     assert len({one for into in drawn for one in into}) == 20_000
 
 
@@ -86,12 +88,17 @@ def test_a_forked_child_draws_its_own_ids() -> None:
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(writer, ids.next().encode())
-        os._exit(0)
+        try:
+            os.write(writer, ids.next().encode())
+        finally:
+            os._exit(0)
     os.close(writer)
     with os.fdopen(reader) as pipe:
-        theirs = pipe.read()
-    os.waitpid(child, 0)
+        try:
+            theirs = in_time(pipe.read)
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
     ours = ids.next()
     assert theirs[20:] == ours[20:]
     assert int(theirs[8:12], 16) == child & 0xFFFF
