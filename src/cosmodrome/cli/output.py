@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,6 +12,37 @@ import click
 import orjson
 
 from cosmodrome.model import ReceivedMessage, SendResult
+
+_PIPE_COLUMNS = 200  # of a table that goes into a file or another program
+# What would move the cursor, colour the screen or give a terminal orders; lines may end as they like.
+_ORDERS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n"}
+
+
+def visible(text: str) -> str:
+    """Text of a message, for a terminal: it shows what would command it."""
+    return text.replace("\r\n", "\n").translate(_ORDERS)
+
+
+def table(columns: Iterable[str], rows: Iterable[Iterable[object]], title: str = "", right: Iterable[int] = ()) -> Any:
+    """One that folds what is too wide. The columns with the numbers `right` hold figures."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(box=box.SIMPLE, title=title or None, title_justify="left")
+    for number, column in enumerate(columns):
+        made.add_column(Text(visible(column)), overflow="fold", justify="right" if number in right else "left")
+    for row in rows:
+        made.add_row(*(Text("" if cell is None else visible(str(cell))) for cell in row))
+    return made
+
+
+def echo_tables(*tables: Any) -> None:
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else _PIPE_COLUMNS)
+    for each in tables:
+        console.print(each)
 
 
 def echo_json(value: dict[str, Any]) -> None:
@@ -67,4 +100,4 @@ def message_text(message: ReceivedMessage) -> str:
     place = f"{message.queue.broker_name}/{message.queue.queue_id}@{message.queue_offset}"
     labels = [f"tag={message.tags}" if message.tags else "", f"key={message.keys}" if message.keys else ""]
     body = message.body.decode(errors="backslashreplace")
-    return " ".join(filter(None, [f"{stored:%H:%M:%S.%f}"[:-3], place, *labels, body]))
+    return visible(" ".join(filter(None, [f"{stored:%H:%M:%S.%f}"[:-3], place, *labels, body])))

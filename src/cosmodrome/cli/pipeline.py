@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from cosmodrome.cli.options import output_option
-from cosmodrome.cli.output import echo_json
+from cosmodrome.cli.output import echo_json, echo_tables, table
 from cosmodrome.cli.spark import (
     INTERRUPTED_EXIT_CODE,
     chosen_master,
@@ -29,8 +29,6 @@ from cosmodrome.pipelines.kinds import KINDS
 from cosmodrome.pipelines.outcome import Outcome, Table
 from cosmodrome.pipelines.running import Progress, Run, closed, opened
 from cosmodrome.spark.sessions import require_spark
-
-_PIPE_COLUMNS = 200  # of a table that goes into a file or another program
 
 Tell = Callable[[Progress], None]
 
@@ -195,20 +193,7 @@ def _live_table(progress: Progress) -> Any:
         f"{progress.seconds:.1f}",
         _lag(progress),
     )
-    return _rich_table("", columns, [row])
-
-
-def _rich_table(title: str, columns: Any, rows: Any) -> Any:
-    from rich import box
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    table = RichTable(box=box.SIMPLE, title=title or None, title_justify="left")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
-    return table
+    return table(columns, [row])
 
 
 def _show(job: Pipeline, outcome: Outcome, output: str, *, stopped: bool) -> None:
@@ -218,17 +203,13 @@ def _show(job: Pipeline, outcome: Outcome, output: str, *, stopped: bool) -> Non
                 "event": "stopped" if stopped else "finished",
                 "pipeline": job.name,
                 **outcome.numbers,
-                "tables": {table.title: _rows(table) for table in outcome.tables},
+                "tables": {each.title: _rows(each) for each in outcome.tables},
                 "files": list(outcome.files),
                 "notes": list(outcome.notes),
             }
         )
         return
-    from rich.console import Console
-
-    console = Console(width=None if sys.stdout.isatty() else _PIPE_COLUMNS)
-    for table in outcome.tables:
-        console.print(_rich_table(table.title, table.columns, table.rows))
+    echo_tables(*(table(each.columns, each.rows, each.title) for each in outcome.tables))
     numbers = ", ".join(
         f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}" for name, value in outcome.numbers.items()
     )
@@ -240,5 +221,5 @@ def _show(job: Pipeline, outcome: Outcome, output: str, *, stopped: bool) -> Non
         click.echo(note)
 
 
-def _rows(table: Table) -> list[dict[str, Any]]:
-    return [{name: plain(cell) for name, cell in zip(table.columns, row, strict=True)} for row in table.rows]
+def _rows(told: Table) -> list[dict[str, Any]]:
+    return [{name: plain(cell) for name, cell in zip(told.columns, row, strict=True)} for row in told.rows]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import islice
 from typing import Any
@@ -14,7 +14,7 @@ from orjson import dumps
 
 from cosmodrome.cli.access import Access, access_options, hints_at_start
 from cosmodrome.cli.options import duration, instant
-from cosmodrome.cli.output import echo_json
+from cosmodrome.cli.output import echo_json, echo_tables, table
 from cosmodrome.cli.spark import (
     chosen_master,
     ends_when_interrupted,
@@ -28,7 +28,6 @@ from cosmodrome.pipelines.querying import all_topics, asked
 from cosmodrome.pipelines.running import explained, open_session
 from cosmodrome.spark.sessions import require_spark
 
-_PIPE_COLUMNS = 200
 MAX_TABLE_ROWS = 10_000  # how wide its columns are shows with the last row, so a table is held as a whole
 
 
@@ -134,9 +133,9 @@ def _show(rows: Any, output: str, limit: int | None) -> None:
         writer.writerow(rows.columns)
         writer.writerows(_cells(wanted))
     elif limit is None:
-        _show_table(rows.columns, _first(_cells(rows.limit(MAX_TABLE_ROWS + 1))))
+        echo_tables(table(rows.columns, _first(_cells(rows.limit(MAX_TABLE_ROWS + 1)))))
     else:
-        _show_table(rows.columns, _cells(wanted))
+        echo_tables(table(rows.columns, _cells(wanted)))
 
 
 def _check_names(columns: Sequence[str]) -> None:
@@ -165,17 +164,3 @@ def _cells(rows: Any) -> Iterator[list[str]]:
             "" if value is None else dumps(value).decode() if isinstance(value, dict | list) else str(value)
             for value in values
         ]
-
-
-def _show_table(columns: Sequence[str], rows: Iterable[list[str]]) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    Console(width=None if sys.stdout.isatty() else _PIPE_COLUMNS).print(table)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 import click
 
 from cosmodrome.cli.options import config_option, output_option
-from cosmodrome.cli.output import echo_json
+from cosmodrome.cli.output import echo_json, echo_tables, table
 from cosmodrome.clock import SystemClock
 from cosmodrome.config import StoreConfig, read_properties
 from cosmodrome.errors import StoreError
@@ -29,7 +29,6 @@ from cosmodrome.store.verification import verify as verify_store
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_PIPE_COLUMNS = 200  # of a table that goes into a file or another program
 
 folder_argument = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 
@@ -145,15 +144,13 @@ def _camel(name: str) -> str:
 
 
 def _show_inspection(found: Inspection) -> None:
-    from rich.console import Console
-
     for line in _inspection_lines(found):
         click.echo(line)
-    console = Console(width=None if sys.stdout.isatty() else _PIPE_COLUMNS)
+    times = "first stored", "last stored"
     if found.topics:
-        console.print(_table(("topic", "queues", "messages", "first stored", "last stored"), _topic_rows(found)))
+        echo_tables(table(("topic", "queues", "messages", *times), _topic_rows(found), right=(1, 2)))
     if found.index:
-        console.print(_table(("index file", "entries", "log range", "first stored", "last stored"), _index_rows(found)))
+        echo_tables(table(("index file", "entries", "log range", *times), _index_rows(found), right=(1, 2)))
 
 
 def _inspection_lines(found: Inspection) -> Iterator[str]:
@@ -184,19 +181,6 @@ def _index_rows(found: Inspection) -> Iterator[tuple[str, ...]]:
     for file in found.index:
         offsets = f"{file.begin_offset} to {file.end_offset}"
         yield file.name, f"{file.entries:,}", offsets, _time(file.begin_timestamp), _time(file.end_timestamp)
-
-
-def _table(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Any:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE)
-    for number, column in enumerate(columns):
-        table.add_column(column, overflow="fold", justify="right" if number in (1, 2) else "left")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    return table
 
 
 def _time(timestamp_ms: int) -> str:
