@@ -145,7 +145,8 @@ class Calls:
         return _ROOM if consume.is_async else self._free_threads
 
     async def call(self, consume: Consume, messages: list[ReceivedMessage]) -> Ended:
-        """Only a cancellation of ours is raised; a handler that raises CancelledError has failed like any other."""
+        """Only a cancellation of ours is raised, and what ends the program; whatever else a handler raises, as a
+        CancelledError of its own, it has failed."""
         began_ms = self._clock.now_ms()
         tracing = None if self._tracer is None else self._tracer.consuming(messages)
         context = self._before(messages) if self._hooks else None
@@ -162,7 +163,9 @@ class Calls:
                     tracing.ended(Outcome.FAILED)
                 raise
             ended = Ended(None, cancelled, self._clock.now_ms() - began_ms)
-        except Exception as raised:
+        except BaseException as raised:  # pytest.fail, for one, raises no Exception
+            if _ends_the_program(raised):
+                raise
             ended = Ended(None, raised, self._clock.now_ms() - began_ms)
         self._tell(messages, ended, tracing, context)
         return ended
@@ -211,6 +214,14 @@ class Calls:
         context = ConsumeContext(self._group, messages, messages[0].queue, self._namespace)
         hooks.tell([hook.before_consume for hook in self._hooks], context)
         return context
+
+
+def _ends_the_program(raised: BaseException) -> bool:
+    """In the main thread, a Ctrl-C or a signal that exits may come wherever a coroutine just is, and is no failure of a
+    handler; in any other thread it is the handler that exits. A coroutine that is closed must not go on anywhere."""
+    if isinstance(raised, (KeyboardInterrupt, SystemExit)):
+        return threading.current_thread() is threading.main_thread()
+    return isinstance(raised, GeneratorExit)
 
 
 def this_task() -> asyncio.Task[Any]:

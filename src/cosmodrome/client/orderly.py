@@ -203,7 +203,7 @@ class OrderlyHandlers:
                 return 0
             lane.called = consume
             ended = await self._calls.call(consume, _messages(portion))
-            lane.called = None
+            lane.called = None  # not after a cancellation: a def goes on in its thread
         if process.released or lane.process is not process:
             return 0
         match status_of(ended):

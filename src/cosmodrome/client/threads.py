@@ -15,6 +15,10 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
+# What a coroutine must not raise just because a function did: with the first, which a future cannot carry, who waits
+# would wait for ever; the second says that the coroutine is closed; the others end the loop, and all that run there.
+_NOT_FOR_LOOPS = (StopIteration, GeneratorExit, SystemExit, KeyboardInterrupt)
+
 
 class _Job(NamedTuple):
     future: Future[Any]
@@ -71,7 +75,7 @@ class DaemonThreads(Executor):
             else:
                 try:
                     result = self._run(function)
-                except StopIteration as error:  # an asyncio future can't carry it, and who waits would wait for ever
+                except _NOT_FOR_LOOPS as error:
                     future.set_exception(_caused_by(error))
                 except BaseException as error:
                     future.set_exception(error)
@@ -109,8 +113,8 @@ class DaemonThreads(Executor):
                 job.future.cancel()
 
 
-def _caused_by(error: StopIteration) -> RuntimeError:
-    """As a coroutine raises it."""
-    raised = RuntimeError("a function raised StopIteration")
+def _caused_by(error: BaseException) -> RuntimeError:
+    """As a coroutine turns a StopIteration into one."""
+    raised = RuntimeError(f"a function raised {error!r}")
     raised.__cause__ = error
     return raised

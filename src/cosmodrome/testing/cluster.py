@@ -391,6 +391,7 @@ class ClusterMaker:
         self._cluster: AsyncCluster | None = None
 
     def __enter__(self) -> Cluster:
+        self._require_new()
         cluster, thread = self._in_thread()
         try:
             thread.run(cluster._start)
@@ -413,6 +414,7 @@ class ClusterMaker:
 
     async def __aenter__(self) -> AsyncCluster:
         """On the running loop if its time is virtual, else on one in a thread, whose time can be moved on."""
+        self._require_new()
         loop = asyncio.get_running_loop()
         if isinstance(loop, VirtualLoop):
             cluster = self._make(loop)
@@ -436,14 +438,17 @@ class ClusterMaker:
         finally:
             self._clean()
 
+    def _require_new(self) -> None:
+        """Before anything is made: what the first one uses must stay."""
+        if self._cluster is not None:
+            raise ClusterError("a cluster is entered once; call cluster() again for another")
+
     def _in_thread(self) -> tuple[AsyncCluster, LoopThread]:
         loop = VirtualLoop(flows=True)
         self._thread = LoopThread(loop, used_by="this cluster")
         return self._make(loop), self._thread
 
     def _make(self, loop: VirtualLoop) -> AsyncCluster:
-        if self._cluster is not None:
-            raise ClusterError("a cluster is entered once; call cluster() again for another")
         folder = self._plan.data_dir or Path(tempfile.mkdtemp(prefix="cosmodrome-"))
         if self._plan.data_dir is None:
             self._remove = weakref.finalize(self, _remove, folder, os.getpid())

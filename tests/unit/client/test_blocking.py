@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 import pydoc
+import queue
 import subprocess
 import sys
 import textwrap
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
@@ -18,8 +19,19 @@ import pytest
 
 import cosmodrome
 from cosmodrome import blocking, testing
-from cosmodrome.blocking import Message, Producer, ProducerOptions, PushConsumer, SendContext, SendHook
+from cosmodrome.blocking import (
+    Message,
+    Producer,
+    ProducerOptions,
+    PushConsumer,
+    SendContext,
+    SendHook,
+    SendResult,
+    TransactionProducer,
+    TransactionState,
+)
 from cosmodrome.client.lifecycle import Startable
+from cosmodrome.codes import RequestCode
 from cosmodrome.errors import ClientError, InvalidMessage
 from cosmodrome.model import MessageQueue, ReceivedMessage
 from cosmodrome.wire import properties as properties_string
@@ -153,6 +165,73 @@ async def test_a_blocking_call_on_the_clients_own_loop_is_refused_instead_of_han
     async with fake_cluster(T=1) as cluster:
         await in_thread(use, cluster, asyncio.get_running_loop())
     assert "would wait for itself" in refusals[0]
+
+
+@pytest.mark.parametrize("is_coroutine", [False, True])
+async def test_a_handler_that_exits_has_failed_and_ends_no_client(is_coroutine: bool) -> None:
+    def exits(message: ReceivedMessage) -> None:
+        sys.exit("bad config")
+
+    async def exits_later(message: ReceivedMessage) -> None:
+        sys.exit("bad config")
+
+    def use(cluster: FakeCluster, loop: asyncio.AbstractEventLoop) -> None:
+        consumer = PushConsumer("c", cluster.namesrv)
+        consumer.subscribe("T", "*", exits_later if is_coroutine else exits)
+        with Producer("g", cluster.namesrv) as producer, consumer:
+            producer.send(Message("T", b"x"))
+            sent_back = cluster.broker.asked.wait_for(RequestCode.CONSUMER_SEND_MSG_BACK)
+            asyncio.run_coroutine_threadsafe(sent_back, loop).result(PATIENCE_SECONDS)
+            producer.send(Message("U", b"goes on"))
+
+    async with fake_cluster(T=1, U=1) as cluster:
+        cluster.broker.answers[RequestCode.CONSUMER_SEND_MSG_BACK] = lambda command: command.reply()
+        await in_thread(use, cluster, asyncio.get_running_loop())
+        assert cluster.broker.offsets["c", "T", 0] == 1
+
+
+@pytest.mark.parametrize(("is_coroutine", "raised"), [(False, RuntimeError), (True, SystemExit)])
+async def test_an_execute_that_exits_ends_no_client(is_coroutine: bool, raised: type[BaseException]) -> None:
+    def exits(message: object) -> TransactionState:
+        sys.exit("bad config")
+
+    async def exits_later(message: object) -> TransactionState:
+        sys.exit("bad config")
+
+    def use(namesrv: str) -> None:
+        with TransactionProducer("g", namesrv, check=exits) as producer:
+            with pytest.raises(raised, match="bad config"):
+                producer.send_in_transaction(Message("T", b"x"), exits_later if is_coroutine else exits)
+            producer.send(Message("T", b"goes on"))
+
+    async with fake_cluster(T=1) as cluster:
+        await in_thread(use, cluster.namesrv)
+
+
+async def test_every_producer_has_room_for_as_many_sends_as_its_options_say() -> None:
+    """Those of one that nobody answers are not in the way of another's."""
+
+    def use(cluster: FakeCluster) -> None:
+        few = Producer("few", cluster.namesrv, options=ProducerOptions(max_async_sends=2))
+        many = Producer("many", cluster.namesrv, options=ProducerOptions(max_async_sends=1_500))
+        one_more: queue.SimpleQueue[Future[SendResult]] = queue.SimpleQueue()
+
+        def send(producer: Producer) -> Future[SendResult]:
+            return producer.send_async(Message("T", b"x"), timeout_ms=PATIENCE_SECONDS * 1_000)
+
+        with few, many:
+            cluster.broker.answers[RequestCode.SEND_MESSAGE_V2] = lambda _command: None
+            sends = [*(send(many) for _ in range(1_500)), *(send(few) for _ in range(2))]
+            waiting = threading.Thread(target=lambda: one_more.put(send(few)), daemon=True)
+            waiting.start()
+            with pytest.raises(queue.Empty):
+                one_more.get(timeout=0.05)
+            assert sends.pop().cancel()
+            sends.append(one_more.get(timeout=PATIENCE_SECONDS))
+            assert [future.cancel() for future in sends] == [True] * 1_502
+
+    async with fake_cluster(T=1) as cluster:
+        await in_thread(use, cluster)
 
 
 def test_every_public_name_has_a_blocking_twin_with_the_same_parameters() -> None:

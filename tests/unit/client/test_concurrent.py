@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import signal
+import sys
 import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -21,6 +23,7 @@ from cosmodrome.client.sending_back import LOCAL_RETRY_MS
 from cosmodrome.errors import ClientError, RetryLater
 from cosmodrome.model import ReceivedMessage
 from cosmodrome.testing import FakeClock
+from tests.bounded import in_thread
 from tests.unit.client.messages import received
 
 PATIENCE_SECONDS = 30
@@ -199,9 +202,13 @@ async def test_a_def_that_returns_a_coroutine_has_it_awaited() -> None:
     assert desk.process.commit_offset == 1
 
 
-@pytest.mark.parametrize("error", [RuntimeError("no"), asyncio.CancelledError()])
+class Boom(BaseException):
+    """No Exception, as what pytest.fail raises is none."""
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no"), asyncio.CancelledError(), Boom("no")])
 async def test_a_failed_message_goes_back_to_the_broker_and_is_finished_here(error: BaseException) -> None:
-    desk = Desk()
+    desk = Desk(max_in_flight=1)
 
     async def handler(message: ReceivedMessage) -> None:
         raise error
@@ -211,6 +218,62 @@ async def test_a_failed_message_goes_back_to_the_broker_and_is_finished_here(err
     assert sorted(desk.sent_back) == [0, 1]
     assert desk.process.commit_offset == 2
     await desk.handlers.stop(1_000)
+
+
+@pytest.mark.parametrize("error", [Boom("no"), SystemExit("no"), KeyboardInterrupt("no")])
+async def test_whatever_a_def_raises_it_has_failed(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
+    desk, handled = Desk(max_in_flight=1), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def handler(message: ReceivedMessage) -> None:
+        if message.queue_offset == 0:
+            raise error
+        loop.call_soon_threadsafe(handled.set)
+
+    desk.deliver(handler, 2)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await handled.wait()
+    await desk.handlers.stop(1_000)
+    assert desk.sent_back == [0]
+    assert desk.process.commit_offset == 2
+    assert f"{type(error).__name__}: no" in caplog.text
+    desk.calls.shutdown()
+
+
+async def _call_of(end: Any) -> BaseException | None:
+    """What a call of a coroutine that ends like this says of it."""
+
+    async def handler(message: ReceivedMessage) -> None:
+        end()
+
+    calls = Calls("g", FakeClock(), max_threads=1)
+    return (await calls.call(Consume.by(handler), [received()])).error
+
+
+def _interrupted() -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("end", "kind"), [(sys.exit, SystemExit), (_interrupted, KeyboardInterrupt)])
+async def test_a_coroutine_that_exits_in_a_thread_has_failed_like_any_other(
+    end: Any, kind: type[BaseException]
+) -> None:
+    assert isinstance(await in_thread(asyncio.run, _call_of(end)), kind)
+
+
+@pytest.mark.parametrize(("number", "kind"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
+def test_a_signal_that_comes_while_a_coroutine_handles_ends_the_program(
+    number: signal.Signals, kind: type[BaseException]
+) -> None:
+    """In the main thread nobody can tell whether a handler exits or is just where the signal came."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
+    loop = asyncio.new_event_loop()
+    try:
+        with pytest.raises(kind):
+            loop.run_until_complete(_call_of(lambda: signal.raise_signal(number)))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        loop.close()
 
 
 async def test_what_the_broker_does_not_take_back_is_tried_here_again_and_holds_the_commit() -> None:

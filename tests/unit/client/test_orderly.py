@@ -82,7 +82,7 @@ class Told:
         self.offsets.append([message.queue_offset for message in messages])
         self.times.append([message.reconsume_times for message in messages])
         end = self.ends.pop(0) if self.ends else None
-        if isinstance(end, Exception):
+        if isinstance(end, BaseException):
             raise end
         return end
 
@@ -177,6 +177,28 @@ async def test_the_same_messages_come_again_after_a_pause_and_the_next_ones_wait
     assert handler.offsets == [[0, 1], [0, 1], [0, 1], [2]]
     assert handler.times == [[0, 0], [1, 1], [2, 2], [0]]
     assert desk.process().commit_offset == 3
+
+
+class Boom(BaseException):
+    """No Exception, as what pytest.fail raises is none."""
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+async def test_whatever_a_handler_raises_the_queue_goes_on_and_is_let_go_at_the_end(in_thread: bool) -> None:
+    desk, told = Desk(), Told(Boom())
+
+    def handler(messages: list[ReceivedMessage]) -> None:
+        asyncio.run(told(messages))
+
+    desk.deliver(handler if in_thread else told, 2, batch=1)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while told.offsets != [[0], [0], [1]]:
+            await asyncio.sleep(0.001)  # for the thread
+            await desk.clock.advance(SUSPEND_MS)
+    await desk.handlers.stop(1_000)
+    assert desk.process().commit_offset == 2
+    assert desk.handlers.unended == set()
+    desk.calls.shutdown()
 
 
 async def test_a_handler_says_how_long_its_queue_shall_rest_and_what_is_done() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from concurrent.futures import Future, wait
 from contextvars import ContextVar
@@ -30,11 +31,16 @@ def test_results_and_errors_come_back() -> None:
     threads.shutdown()
 
 
-def test_stop_iteration_comes_back_as_what_a_future_can_carry() -> None:
+@pytest.mark.parametrize("error", [StopIteration(), GeneratorExit(), SystemExit("bad config"), KeyboardInterrupt()])
+def test_what_means_something_to_a_loop_comes_back_as_what_a_future_can_carry(error: BaseException) -> None:
     threads = DaemonThreads(1, "t")
-    with pytest.raises(RuntimeError, match="StopIteration") as raised:
-        threads.submit(next, iter(())).result(PATIENCE_SECONDS)
-    assert isinstance(raised.value.__cause__, StopIteration)
+
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(RuntimeError, match=re.escape(repr(error))) as raised:
+        threads.submit(fail).result(PATIENCE_SECONDS)
+    assert raised.value.__cause__ is error
     threads.shutdown()
 
 

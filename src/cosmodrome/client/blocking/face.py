@@ -40,7 +40,7 @@ def like(make: Callable[P, Startable]) -> Callable[[Callable[[Any], None]], Call
 
     def replace(_empty: Callable[[Any], None]) -> Callable[Concatenate[Any, P], None]:
         def __init__(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> None:  # noqa: N807
-            _put_behind(self, make(*args, **kwargs))
+            self._put_behind(make(*args, **kwargs))
 
         return functools.wraps(cast(Any, make).__init__)(__init__)
 
@@ -62,7 +62,7 @@ def submits(
     method: Callable[Concatenate[Any, P], Awaitable[R]],
     later: Callable[Concatenate[Any, P], Callable[[], Awaitable[R]]],
 ) -> Callable[Concatenate[Any, P], Future[R]]:
-    """A method whose result is awaited while the caller goes on, once there is room for it: a future.
+    """A method whose result is awaited while the caller goes on, once there is room for it in `_room`: a future.
 
     `later` is the same in two steps. The first is done at once, since the caller may change what it gave; the second
     on the loop.
@@ -71,7 +71,7 @@ def submits(
 
     def submit(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         begin = later(self._behind, *args, **kwargs)
-        return cast("Future[R]", self._thread.submit(self._behind._in_turn, begin))
+        return cast("Future[R]", self._thread.submit(self._room, self._behind._in_turn, begin))
 
     functools.update_wrapper(submit, method)
     signature = inspect.signature(method)
@@ -184,6 +184,10 @@ class Face(Generic[S]):
     _behind: S
     _thread: LoopThread
 
+    def _put_behind(self, behind: S) -> None:
+        self._behind = behind
+        self._thread = LoopThread.shared()
+
     running = shows(Startable, lambda behind: behind.running)  # type: ignore[type-abstract]
     start = waits(Startable.start)
 
@@ -203,11 +207,6 @@ class Face(Generic[S]):
         traceback: TracebackType | None,
     ) -> None:
         self.stop()
-
-
-def _put_behind(face: Face[Any], behind: Startable) -> None:
-    face._behind = behind
-    face._thread = LoopThread.shared()
 
 
 async def _called(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:

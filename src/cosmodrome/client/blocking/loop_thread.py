@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import logging
 import os
 import threading
 from collections import deque
@@ -29,9 +30,8 @@ CANCEL_TIMEOUT_SECONDS = 1.0
 # A signal interrupts the wait of the main thread, unless the system hands it to another thread: then Python learns of
 # it, and calls the handler when the main thread runs again.
 SIGNAL_CHECK_SECONDS = 0.5
-# Calls made without waiting for them, and not ended yet; who makes one more waits. As many as a producer takes by
-# itself: those beyond would wait on the loop, where each that ends wakes them all.
-MAX_SUBMITTED = 1_024
+
+log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -107,6 +107,19 @@ async def _on_behalf(thread: int, work: Callable[P, Coroutine[Any, Any, T]], *ar
     return await work(*args, **kwargs)
 
 
+class Room:
+    """For calls of one client that are made without waiting for them, and have not ended; who makes one more waits."""
+
+    def __init__(self, max_calls: int) -> None:
+        self._max_calls = max_calls
+        self._free = threading.BoundedSemaphore(max_calls)
+        self.leave = self._free.release
+
+    def enter(self, *, may_wait: bool) -> None:
+        if not self._free.acquire(blocking=may_wait):
+            raise ClientError(f"{self._max_calls} calls are under way; on the client's own loop one more cannot wait")
+
+
 class LoopThread:
     """An event loop in a daemon thread; one per process, started with the first client. Tests bring their own loop."""
 
@@ -118,7 +131,6 @@ class LoopThread:
         self._used_by = used_by
         self._calls: deque[_Call[Any]] = deque()
         self._is_woken = False
-        self._room = threading.BoundedSemaphore(MAX_SUBMITTED)
         self._submitted: set[_SubmittedCall[Any]] = set()  # not ended yet
         self._dead: str | None = None  # why, if it is
         self._is_exiting = False
@@ -171,15 +183,15 @@ class LoopThread:
         if self._dead is None:
             self._wake(function)
 
-    def submit(self, work: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Have `work` done on the loop; waits only while too much is under way. Callbacks run on the loop."""
+    def submit(
+        self, room: Room, work: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+    ) -> Future[T]:
+        """Have `work` done on the loop; waits only until there is room. Callbacks run on the loop."""
         if self._dead is not None:
             self._refuse()
-        on_loop = threading.get_ident() == self._thread.ident
-        if not self._room.acquire(blocking=not on_loop):
-            raise ClientError(f"{MAX_SUBMITTED} calls are under way; on the client's own loop one more cannot wait")
+        room.enter(may_wait=threading.get_ident() != self._thread.ident)
         call = _SubmittedCall(work, args, kwargs)
-        call.future.add_done_callback(lambda future: self._submitted_ended(call, future))
+        call.future.add_done_callback(lambda future: self._submitted_ended(call, room, future))
         self._submitted.add(call)
         try:
             self._hand_over(call)
@@ -190,9 +202,9 @@ class LoopThread:
             self._end_submitted()
         return call.future
 
-    def _submitted_ended(self, call: _SubmittedCall[T], future: Future[T]) -> None:
+    def _submitted_ended(self, call: _SubmittedCall[T], room: Room, future: Future[T]) -> None:
         self._submitted.discard(call)
-        self._room.release()
+        room.leave()
         if future.cancelled():
             self._wake(self._cancel, call, _nothing)
 
@@ -233,7 +245,36 @@ class LoopThread:
             call.task.cancel()
 
     def _main(self) -> None:
-        self._loop.run_forever()
+        try:
+            self._run_loop()
+        except BaseException as error:
+            self._failed(error)
+        try:
+            self._wind_down()
+        finally:
+            self._loop.close()
+            self._end_submitted()
+
+    def _run_loop(self) -> None:
+        """Until `close` stops it. What a task or callback of the application raises to exit comes out of the loop; here
+        it ends nothing else, as in any thread but the main one: the loop belongs to all clients."""
+        while True:
+            try:
+                return self._loop.run_forever()
+            except (SystemExit, KeyboardInterrupt):
+                log.exception("something on the event loop of the clients exited; the loop goes on")
+                if self._dead is not None:
+                    self._loop.stop()  # what `close` told it may have been forgotten
+
+    def _failed(self, error: BaseException) -> None:
+        """Say so, and have the next client start another."""
+        log.critical("the event loop of the clients failed, and they have ended", exc_info=error)
+        self._dead = self._dead or f"the client's event loop has failed; make a new client: {error!r}"
+        with self._making:
+            if LoopThread._shared is self:
+                LoopThread._shared = None
+
+    def _wind_down(self) -> None:
         tasks = asyncio.all_tasks(self._loop)
         for task in tasks:
             task.cancel()
@@ -242,8 +283,6 @@ class LoopThread:
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         if not self._is_exiting:  # else its threads have ended, and no other may be started to wait for them
             self._loop.run_until_complete(self._loop.shutdown_default_executor())
-        self._loop.close()
-        self._end_submitted()
 
     def _end_submitted(self) -> None:
         """No loop will: it is closed."""
@@ -268,7 +307,7 @@ class LoopThread:
         try:
             abandon_all(self._loop)  # warns, and warnings may be errors
         finally:
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._wake(self._loop.stop)
             self._thread.join(EXIT_TIMEOUT_SECONDS)
 
     @classmethod

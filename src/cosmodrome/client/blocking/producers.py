@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from cosmodrome.client import producer, requesting, transactions
 from cosmodrome.client.batches import split_batches
 from cosmodrome.client.blocking.face import Face, like, shows, submits, waits
+from cosmodrome.client.blocking.loop_thread import Room
 from cosmodrome.model import Message, MessageQueue, SendResult
 
 
@@ -15,6 +16,11 @@ class Producer(Face[producer.Producer]):
 
     @like(producer.Producer)
     def __init__(self) -> None: ...
+
+    def _put_behind(self, behind: producer.Producer) -> None:
+        super()._put_behind(behind)
+        # As much as it takes by itself: what is beyond would wait on the loop, where each that ends wakes them all.
+        self._room = Room(behind._options.max_async_sends)
 
     client_id = shows(producer.Producer, lambda behind: behind.client_id)
     publish_queues = waits(producer.Producer.publish_queues)
