@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, fields
 
+from cosmodrome.client.namespaces import wrap_queue
 from cosmodrome.model import MessageQueue
 from cosmodrome.wire.bodies import ConsumeStatus
 
@@ -64,8 +65,9 @@ class _OfTopic:
 class ConsumeStatistics:
     """By topic what a consumer pulled and handled, and by queue when it last did."""
 
-    def __init__(self, now_ms: int) -> None:
+    def __init__(self, now_ms: int, namespace: str = "") -> None:
         self._born_ms = now_ms
+        self._namespace = namespace
         self._topics: dict[str, _OfTopic] = {}
         self._last_pull_ms: dict[MessageQueue, int] = {}
         self._last_consume_ms: dict[MessageQueue, int] = {}
@@ -80,7 +82,8 @@ class ConsumeStatistics:
             tally.pulled += messages
 
     def consumed(self, queue: MessageQueue, ok: int, failed: int, took_ms: int, now_ms: int) -> None:
-        """A handler ended."""
+        """A handler ended; messages name their queue as the application does."""
+        queue = wrap_queue(self._namespace, queue)
         self._last_consume_ms[queue] = now_ms
         topic = self._of(queue.topic)
         for tally in (topic.minute.now(now_ms), topic.hour.now(now_ms)):

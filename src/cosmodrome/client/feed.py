@@ -60,6 +60,8 @@ class Feed:
 
     def take(self, holder: object | None) -> PulledMessage | None:
         while (message := self.ready.take()) is not None:
+            if id(message) in self._entered:
+                continue  # somebody has it in a block, which was entered after it was put back, and says how it ends
             if message.sys_flag & SysFlag.COMPRESSED and not self._unpacked(message):
                 continue
             message.taken(holder, self._watch.begin(message))

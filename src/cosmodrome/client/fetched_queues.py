@@ -12,6 +12,7 @@ from cosmodrome.client.assigned_queue import AssignedQueue
 from cosmodrome.client.feed import Feed
 from cosmodrome.client.held_queues import Held, HeldQueues, Reading
 from cosmodrome.client.membership import Membership
+from cosmodrome.client.namespaces import unwrap_queue
 from cosmodrome.client.offsets import OffsetStore
 from cosmodrome.client.pulled_message import PulledMessage
 from cosmodrome.clock import Clock
@@ -41,7 +42,10 @@ class FetchedQueue(AssignedQueue):
 
 
 class FetchedQueues(HeldQueues):
-    """Tells listeners of queues that come, before anything is read from them, and of queues that go."""
+    """Tells listeners of queues that come, before anything is read from them, and of queues that go.
+
+    The feed knows queues by the application's names: those of their messages.
+    """
 
     kind = FetchedQueue
 
@@ -54,20 +58,32 @@ class FetchedQueues(HeldQueues):
         feed: Feed,
         on_came: Callable[[Iterable[MessageQueue]], Awaitable[None]],
         on_go: Callable[[Iterable[MessageQueue]], Awaitable[None]],
+        namespace: str = "",
     ) -> None:
         super().__init__(reading, membership, offsets, clock)
         self._feed = feed
+        self._namespace = namespace
         self._on_came = on_came
         self._on_go = on_go
         self._going: set[MessageQueue] = set()
         self.acquired = asyncio.Event()  # since somebody looked
 
     def may_pull(self, queue: MessageQueue) -> bool:
-        return not self._feed.ready.is_paused(queue)
+        return not self._feed.ready.is_paused(unwrap_queue(self._namespace, queue))
 
     def find(self, queue: MessageQueue) -> Held | None:
         """Unless it is about to go."""
         return None if queue in self._going else self._held.get(queue)
+
+    def find_ours(self, queue: MessageQueue) -> Held | None:
+        """Also one that is about to go, until its listeners were told: after that its offset is not ours to move."""
+        held = self._held.get(queue)
+        return None if held is None or held.process.released else held
+
+    def position(self, held: Held) -> int:
+        """The offset of the next message to be handed out; of a queue that is about to go, by its next owner."""
+        first = self._feed.ready.first_offset(held.process)
+        return held.process.next_offset if first is None else first
 
     async def _came(self, taken: dict[MessageQueue, Held]) -> None:
         self.acquired.set()
@@ -86,16 +102,18 @@ class FetchedQueues(HeldQueues):
 
     async def release(self, queues: Iterable[MessageQueue]) -> bool:
         going = {queue: self._held[queue] for queue in queues}
+        shown = [unwrap_queue(self._namespace, queue) for queue in going]
         self._going |= going.keys()
         try:
+            self._feed.ready.pause(shown)  # not dropped yet: listeners may commit up to what was not handed out
             for held in going.values():
-                self._feed.ready.drop(held.process)
                 await held.stop_pulling()
             await self._on_go(going)
             for held in going.values():
                 held.process.released = True
+                self._feed.ready.drop(held.process)
             await self._offsets.commit({queue: held.process.commit_offset for queue, held in going.items()})
-            self._feed.ready.resume(going)
+            self._feed.ready.resume(shown)
             for queue in going:  # last, so that a stop in between commits as well
                 self._held.pop(queue, None)
                 self._reading.statistics.forget(queue)
@@ -114,9 +132,8 @@ class FetchedQueues(HeldQueues):
 
 
 async def tell(listeners: Iterable[OnQueues], queues: list[MessageQueue]) -> None:
-    if queues:
-        for listener in list(listeners):
-            await _call(listener, queues)
+    for listener in list(listeners):
+        await _call(listener, queues)
 
 
 async def _call(listener: OnQueues, queues: list[MessageQueue]) -> None:

@@ -19,7 +19,7 @@ from cosmodrome.client.held_queues import Held, Reading
 from cosmodrome.client.hooks import ConsumeHook, FilterMessageHook, RpcHook, check_consumer_hooks
 from cosmodrome.client.lifecycle import Startable, cancelled, whose
 from cosmodrome.client.membership import Membership, Role
-from cosmodrome.client.namespaces import unwrap_queue, unwrap_topic, wrap_group, wrap_queue, wrap_topic
+from cosmodrome.client.namespaces import unwrap_message, unwrap_queue, wrap_group, wrap_queue, wrap_topic
 from cosmodrome.client.offsets import Offsets, OffsetStore, StartRule, max_offset, min_offset, offset_at, offset_store
 from cosmodrome.client.process_queue import DEFAULT_LIMITS, CacheLimits, ProcessQueue
 from cosmodrome.client.producer import tracer_of
@@ -148,7 +148,7 @@ class LitePullConsumer(Startable):
         self._on_assigned: list[OnQueues] = []
         self._on_revoked: list[OnQueues] = []
         self._watched_topics: dict[str, _WatchedTopic] = {}
-        self._tracer = tracer_of(self._group, "CONSUME", namesrv, config, self._clock, rpc_hooks) if trace else None
+        self._tracer = tracer_of(group, "CONSUME", namesrv, config, self._clock, rpc_hooks) if trace else None
         role = Role(self._group, ConsumeType.ACTIVELY, model, consume_from, check_strategy(strategy))
         self._membership = Membership(role, self._config, self._clock, self._routes_changed, rpc_hooks)
         self._instance = self._membership.instance
@@ -169,6 +169,7 @@ class LitePullConsumer(Startable):
             self._feed,
             self._tell_assigned,
             self._tell_revoked,
+            config.namespace,
         )
         self._membership.serve(self._queues, self._queues.share, self._queues.read_anew)
 
@@ -247,6 +248,7 @@ class LitePullConsumer(Startable):
         topic = wrap_topic(self._namespace, check_topic(topic))
         watched = self._watched_topics.setdefault(topic, _WatchedTopic())
         watched.listeners.append(listener)
+        self._membership.watched.add(topic)
         if self.running:
             self._instance.run(self._watch_topic(topic), f"watch {topic}")
 
@@ -378,7 +380,13 @@ class LitePullConsumer(Startable):
         self._queues.go_on(self._own(own), await max_offset(self._instance, own))
 
     async def _own_soon(self, queue: MessageQueue) -> MessageQueue:
-        """A queue that was assigned just now is waited for."""
+        """`_held_soon`, and not about to go: who reads it can still be told where."""
+        own = await self._held_soon(queue)
+        self._own(own)
+        return own
+
+    async def _held_soon(self, queue: MessageQueue) -> MessageQueue:
+        """As brokers know it. A queue that was assigned just now is waited for."""
         self._require_running()
         own, pinned = wrap_queue(self._namespace, check_queue(queue)), self._membership.pinned
         deadline_ms = self._clock.now_ms() + ASSIGN_TIMEOUT_MS
@@ -387,20 +395,21 @@ class LitePullConsumer(Startable):
                 raise ClientError(f"{queue} was assigned, but is not there, or its broker does not answer")
             self._queues.acquired.clear()
             await sleep_unless(self._queues.acquired, self._clock, left_ms)
-        self._own(own)
+        self._require_ours(own, self._queues.find_ours(own))
         return own
 
     def _own(self, queue: MessageQueue) -> Held:
-        held = self._queues.find(queue)
-        if held is None:
+        return self._require_ours(queue, self._queues.find(queue))
+
+    def _require_ours(self, queue: MessageQueue, found: Held | None) -> Held:
+        if found is None:
             raise ClientError(f"{unwrap_queue(self._namespace, queue)} is not assigned to this consumer")
-        return held
+        return found
 
     def position(self, queue: MessageQueue) -> int:
         """The offset of the next message to be handed out, as far as it is known."""
-        process = self._own(wrap_queue(self._namespace, check_queue(queue))).process
-        first = self._feed.ready.first_offset(process)
-        return process.next_offset if first is None else first
+        wrapped = wrap_queue(self._namespace, check_queue(queue))
+        return self._queues.position(self._require_ours(wrapped, self._queues.find_ours(wrapped)))
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Hand out and fetch nothing of these until `resume`; queues that are not ours are left alone."""
@@ -412,8 +421,9 @@ class LitePullConsumer(Startable):
         self._feed.resume()
 
     def _own_ones(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        wrapped = (wrap_queue(self._namespace, queue) for queue in listed(MessageQueue, queues=queues))
-        return [queue for queue in wrapped if queue in self._queues.held]
+        """By the application's names, as the feed knows them."""
+        wrapped = [wrap_queue(self._namespace, queue) for queue in listed(MessageQueue, queues=queues)]
+        return [unwrap_queue(self._namespace, queue) for queue in wrapped if self._queues.find(queue) is not None]
 
     async def fetch_message_queues(self, topic: str) -> list[MessageQueue]:
         """All queues of a topic, whoever reads them."""
@@ -456,7 +466,7 @@ class LitePullConsumer(Startable):
             await self._offsets.store(self._queues.commit_offsets)
         else:
             given = check_offsets(offsets)
-            await self._offsets.store({await self._own_soon(queue): offset for queue, offset in given.items()})
+            await self._offsets.store({await self._held_soon(queue): offset for queue, offset in given.items()})
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """What is stored for the group; None if nothing is."""
@@ -505,10 +515,12 @@ class LitePullConsumer(Startable):
         raise ClientError(f"{message.msg_id} can't be handed over: this consumer's application takes messages itself")
 
     async def _tell_assigned(self, queues: Iterable[MessageQueue]) -> None:
-        await tell(self._on_assigned, self._shown(queues))
+        if shown := self._shown(queues):
+            await tell(self._on_assigned, shown)
 
     async def _tell_revoked(self, queues: Iterable[MessageQueue]) -> None:
-        await tell(self._on_revoked, self._shown(queues))
+        if shown := self._shown(queues):
+            await tell(self._on_revoked, shown)
 
     # --- topics that are watched
 
@@ -549,7 +561,7 @@ class LitePullConsumer(Startable):
         wanted = filtered(self._filter_hooks, self._group, messages, process)
         if self._namespace:
             for message in wanted:
-                message.topic = unwrap_topic(self._namespace, message.topic)
+                unwrap_message(self._namespace, message)
         self._feed.put(cast("list[PulledMessage]", wanted), process)
 
 

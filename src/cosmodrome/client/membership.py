@@ -102,6 +102,7 @@ class Membership:
         self._due = Bell(clock)
         self._brokers_to_tell = False
         self.subscribed: dict[str, Subscribed] = {}
+        self.watched: set[str] = set()  # topics whose routes are wanted, whether or not they are subscribed to
         self.pinned: frozenset[MessageQueue] | None = None  # if set, these are ours, whoever else is in the group
         self.instance = Instance(
             config,
@@ -225,7 +226,8 @@ class Membership:
         let_go = await self._holder.release(
             [queue for queue in self._holder.held if queue.topic in left or queue.topic not in self.subscribed]
         )
-        for topic in left.keys() - self.subscribed.keys():  # last: its route may be the only one to a broker
+        unused = left.keys() - self.subscribed.keys() - self.watched
+        for topic in unused:  # last: its route may be the only one to a broker
             self.instance.routes.forget(topic)
         return let_go
 

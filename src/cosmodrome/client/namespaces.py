@@ -17,6 +17,7 @@ from cosmodrome.model import (
     SYSTEM_PREFIX,
     SYSTEM_TOPICS,
     MessageQueue,
+    ReceivedMessage,
 )
 
 SEPARATOR = "%"
@@ -47,6 +48,13 @@ def wrap_queue(namespace: str, queue: MessageQueue) -> MessageQueue:
 
 def unwrap_queue(namespace: str, queue: MessageQueue) -> MessageQueue:
     return dataclasses.replace(queue, topic=unwrap_topic(namespace, queue.topic)) if namespace else queue
+
+
+def unwrap_message(namespace: str, message: ReceivedMessage) -> None:
+    """From now on its names are those the application knows: of its topic, and of the queue it was read from."""
+    if namespace:
+        message.topic = unwrap_topic(namespace, message.topic)
+        message.queue = unwrap_queue(namespace, message.queue)
 
 
 def _wrap(namespace: str, name: str) -> str:

@@ -13,7 +13,7 @@ from cosmodrome.client.hooks import RpcHook
 from cosmodrome.client.incoming import received, received_messages, unpacked
 from cosmodrome.client.lifecycle import Startable, cancelled, going_on
 from cosmodrome.client.membership import Membership, Role, Subscribed
-from cosmodrome.client.namespaces import unwrap_queue, unwrap_topic, wrap_group, wrap_queue, wrap_topic
+from cosmodrome.client.namespaces import unwrap_message, unwrap_queue, unwrap_topic, wrap_group, wrap_queue, wrap_topic
 from cosmodrome.client.offsets import max_offset, min_offset, offset_at, offset_store
 from cosmodrome.client.pulling import PULL_MAX_BYTES, PULL_MAX_MESSAGES, pull
 from cosmodrome.client.rebalance import Strategy, averagely, check_strategy
@@ -266,7 +266,7 @@ class PullConsumer(Startable):
         if status is PullStatus.FOUND:
             messages = [*map(unpacked, received_messages(wrapped, wanted, offsets, bytes(reply.body)))]
             for message in messages:
-                message.topic = unwrap_topic(self._namespace, message.topic)
+                unwrap_message(self._namespace, message)
             status = PullStatus.FOUND if messages else PullStatus.NO_MATCHED_MSG
         return PullResult(status, offsets.next_begin_offset, offsets.min_offset, offsets.max_offset, messages)
 
@@ -348,7 +348,7 @@ class PullConsumer(Startable):
             raise ProtocolError(f"{address} answered with {len(records)} messages for the id {offset_msg_id}")
         queue = MessageQueue(records[0].topic, await self._name_of(address, wrapped), records[0].queue_id)
         message = unpacked(received(records[0], queue, {}))
-        message.topic = unwrap_topic(self._namespace, message.topic)
+        unwrap_message(self._namespace, message)
         return message
 
     async def _name_of(self, address: str, topic: str) -> str:

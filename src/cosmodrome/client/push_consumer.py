@@ -22,7 +22,7 @@ from cosmodrome.client.hooks import ConsumeHook, FilterMessageHook, RpcHook, che
 from cosmodrome.client.lifecycle import Startable, cancelled
 from cosmodrome.client.locks import BrokerLocks
 from cosmodrome.client.membership import Membership, Role
-from cosmodrome.client.namespaces import unwrap_queue, unwrap_topic, wrap_group, wrap_queue, wrap_topic
+from cosmodrome.client.namespaces import unwrap_message, unwrap_queue, wrap_group, wrap_queue, wrap_topic
 from cosmodrome.client.offsets import StartRule, offset_store
 from cosmodrome.client.orderly import SUSPEND_MS, OrderlyHandlers
 from cosmodrome.client.process_queue import DEFAULT_LIMITS, CacheLimits, ProcessQueue
@@ -145,10 +145,10 @@ class PushConsumer(Startable):
         self._consumes: dict[str, Consume] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopper: asyncio.Task[Any] | None = None
-        self._tracer = tracer_of(self._group, "CONSUME", namesrv, config, self._clock, rpc_hooks) if trace else None
+        self._tracer = tracer_of(group, "CONSUME", namesrv, config, self._clock, rpc_hooks) if trace else None
         self._max_in_flight = max_in_flight
         self._started_ms = self._clock.now_ms()
-        self._statistics = ConsumeStatistics(self._started_ms)
+        self._statistics = ConsumeStatistics(self._started_ms, config.namespace)
         self._calls = self._new_calls(min_threads, max_threads, consume_hooks)
         role = Role(self._group, ConsumeType.PASSIVELY, model, consume_from, check_strategy(strategy))
         self._membership = Membership(role, self._config, self._clock, rpc_hooks=rpc_hooks)
@@ -366,7 +366,7 @@ class PushConsumer(Startable):
     async def consume_directly(self, message: ReceivedMessage) -> ConsumeDirectlyResult:
         """Hand a message to its handler, beside everything else; it is neither committed nor sent back."""
         consume = self._consumes.get(message.topic, _UNHANDLED)
-        message.topic = unwrap_topic(self._config.namespace, message.topic)
+        unwrap_message(self._config.namespace, message)
         # As a task: a handler may use what needs one, and answers to brokers begin without.
         ended = await asyncio.create_task(self._calls.call(consume, [message]))
         return directly_result(ended, order=self._orderly)
@@ -382,11 +382,11 @@ class PushConsumer(Startable):
                 continue  # unsubscribed: its queue goes in the next round, and this stays uncommitted
             consume = self._consumes.get(topic, _UNHANDLED)
             portion_of_topic = list(run)
-            if self._config.namespace:
-                for message in portion_of_topic:
-                    message.topic = unwrap_topic(self._config.namespace, topic)
             for portion in consume.portions(portion_of_topic):
                 self._handlers.submit(Delivery(consume, portion, process))
+            if self._config.namespace:  # last: where order counts, it was put in line by its queue as brokers know it
+                for message in portion_of_topic:
+                    unwrap_message(self._config.namespace, message)
 
 
 _UNHANDLED = Consume.by(unhandled)

@@ -12,6 +12,7 @@ from cosmodrome.client.hooks import RpcHook
 from cosmodrome.client.incoming import received_messages, unpacked
 from cosmodrome.client.instance import Instance
 from cosmodrome.client.lifecycle import Startable
+from cosmodrome.client.namespaces import unwrap_message, wrap_topic
 from cosmodrome.client.offsets import max_offset, min_offset, offset_at
 from cosmodrome.client.pulling import PULL_MAX_BYTES, PULL_MAX_MESSAGES, PULL_RETRY_MS, PULL_SUSPEND_MS, Puller
 from cosmodrome.client.settings import client_config
@@ -54,16 +55,18 @@ class TopicReader(Startable):
         clock: Clock | None = None,
     ) -> None:
         super().__init__()
+        config = client_config(config, namesrv)
+        self._namespace = config.namespace
         self._clock = clock or SystemClock()
-        self._topic = check_topic(topic)
+        self._topic = wrap_topic(config.namespace, check_topic(topic))
         self._from_earliest = from_earliest
         self._started_ms = self._clock.now_ms()
-        self._wanted = subscription(topic, expression, self._started_ms)
+        self._wanted = subscription(self._topic, expression, self._started_ms)
         self._messages: asyncio.Queue[ReceivedMessage | None] = asyncio.Queue(MAX_READ_AHEAD)
         self._reading: set[MessageQueue] = set()
         self._following = False  # until the queues that are there at the start have their offsets
         self._instance = Instance(
-            client_config(config, namesrv),
+            config,
             self._clock,
             None,
             on_routes_changed=self._read_new_queues,
@@ -79,6 +82,7 @@ class TopicReader(Startable):
         if message is None:
             self._end_loops()  # another one may wait
             raise StopAsyncIteration
+        unwrap_message(self._namespace, message)
         return message
 
     async def _start(self) -> None:

@@ -25,7 +25,8 @@ class _Portion(NamedTuple):
 class Ready:
     """Messages by queue in their order, and queues in the order their messages came.
 
-    Nothing is given out of a process queue that is released, or of a queue that is paused.
+    Nothing is given out of a process queue that is released, or of a queue that is paused, and nothing that is
+    acknowledged: who was to do so may have put it back before.
     """
 
     def __init__(self) -> None:
@@ -59,7 +60,8 @@ class Ready:
             message = messages.popleft()
             if not messages:
                 portions.popleft()
-            return message
+            if message.open:
+                return message
         return None
 
     def drop(self, process: ProcessQueue) -> None:
@@ -87,4 +89,5 @@ class Ready:
     def first_offset(self, process: ProcessQueue) -> int | None:
         """Of the message of this process queue that is given out next."""
         waiting = (portion for portion in (*self._portions, *self._aside) if portion.process is process)
-        return min((portion.messages[0].queue_offset for portion in waiting), default=None)
+        firsts = (next((message for message in portion.messages if message.open), None) for portion in waiting)
+        return min((first.queue_offset for first in firsts if first is not None), default=None)

@@ -41,12 +41,14 @@ class Inbox:
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
+        self.queues: set[MessageQueue] = set()
         self.failure: Exception | None = None
         self.open = asyncio.Event()
         self.open.set()
 
     async def __call__(self, message: ReceivedMessage) -> None:
         self.bodies.append(message.body)
+        self.queues.add(message.queue)
         async with asyncio.timeout(PATIENCE_SECONDS):  # which needs a task
             await self.open.wait()
         if self.failure is not None:
@@ -119,6 +121,7 @@ async def test_a_reset_finds_its_way_into_a_namespace(inbox: Inbox) -> None:
             )
             assert ConsumeDirectlyResult.decode(answer.body).result is ConsumeResult.SUCCESS
             assert inbox.bodies == [b"0", b"0", b"1"]
+            assert inbox.queues == {QUEUE}
             assert consumer.statistics(TOPIC).pull_tps > 0
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cosmodrome import ClientConfig, ConsumeFrom, LitePullConsumer, MessageModel, MessageQueue, RetryLater
+from cosmodrome import ClientConfig, ConsumeFrom, LitePullConsumer, MessageModel, MessageQueue, RetryLater, blocking
 from cosmodrome.client.hooks import ConsumeContext, FilterContext
 from cosmodrome.client.sending_back import LOCAL_RETRY_MS
 from cosmodrome.codes import RequestCode, ResponseCode
@@ -23,6 +23,7 @@ from cosmodrome.wire.command import Command
 from cosmodrome.wire.compression import compress
 from cosmodrome.wire.record import SysFlag
 from cosmodrome.wire.requests import PullFlag, PullMessage, SendBack, UnregisterClient
+from tests.bounded import in_thread
 from tests.unit.client.fake_cluster import PATIENCE_SECONDS, FakeCluster, fake_cluster
 from tests.unit.client.messages import received
 
@@ -209,6 +210,50 @@ async def test_a_message_left_by_break_is_given_out_again_first() -> None:
         async for message in consumer:
             assert message.body == b"1"
             break
+
+
+async def test_what_is_acknowledged_after_its_loop_was_left_is_not_given_out_again() -> None:
+    async with fake_cluster(T=1) as cluster:
+        async with reading(cluster, 5) as consumer:
+            bodies = []
+            for _ in range(3):
+                message = await anext(aiter(consumer))  # nobody keeps the stream: it ends here, and puts this back
+                async with message:
+                    bodies.append(message.body)
+            message = await anext(aiter(consumer))
+            message.ack()
+            assert consumer.position(Q0) == 4
+            bodies += [message.body for message in await consumer.poll()]
+            assert bodies == [b"0", b"1", b"2", b"4"]
+            await consumer.commit()
+        assert committed(cluster) == 5
+
+
+async def test_without_await_neither() -> None:
+    def use(namesrv: str) -> list[bytes]:
+        consumer = blocking.LitePullConsumer(GROUP, namesrv, consume_from=ConsumeFrom.FIRST_OFFSET)
+        consumer.subscribe("T")
+        bodies = []
+        with consumer:
+            for _ in range(3):
+                with next(iter(consumer)) as message:
+                    bodies.append(message.body)
+        return bodies
+
+    async with fake_cluster(T=1) as cluster:
+        await sent(cluster, 3)
+        assert await in_thread(use, cluster.namesrv) == [b"0", b"1", b"2"]
+
+
+async def test_what_somebody_has_in_a_block_is_given_to_nobody_else_and_comes_again_if_that_is_cancelled() -> None:
+    async with fake_cluster(T=1) as cluster, reading(cluster, 1) as consumer:
+        message, polled = await anext(aiter(consumer)), None
+        with contextlib.suppress(asyncio.CancelledError):
+            async with message:
+                polled = await consumer.poll(1)
+                raise asyncio.CancelledError
+        assert polled == []
+        assert await consumer.poll() == [message]
 
 
 async def test_a_stream_that_is_gone_over_again_begins_with_what_was_left() -> None:
@@ -608,14 +653,45 @@ async def test_queues_that_come_and_go_are_told() -> None:
         async with consumer:
             assert told == [("came", [Q0, Q1])]
             assert [message.queue_offset for message in await consumer.poll()] == [1, 2]
-            cluster.broker.answers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = lambda command: command.reply(
-                body=ConsumerIds(("0", consumer.client_id)).encode()  # who comes first gets the first queue
-            )
-            cluster.broker.notify_members(GROUP)
+            rivalled(cluster, consumer)
             await until(lambda: len(told) == 2)
             assert told[1] == ("went", [Q0])
             await until(lambda: consumer.assigned_queues == [Q1])
             assert committed(cluster) == 3
+
+
+def rivalled(cluster: FakeCluster, consumer: LitePullConsumer) -> None:
+    """Another member comes, who is first and gets the first queue."""
+    cluster.broker.answers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = lambda command: command.reply(
+        body=ConsumerIds(("0", consumer.client_id)).encode()
+    )
+    cluster.broker.notify_members(GROUP)
+
+
+async def test_offsets_of_a_queue_that_goes_can_be_committed_as_long_as_its_listener_runs() -> None:
+    async with fake_cluster(T=2) as cluster:
+        told: list[str] = []
+        await sent(cluster, 3)
+        consumer = made(cluster, auto_commit=False, pull_batch=1)  # the fake broker gives more
+        consumer.subscribe("T")
+
+        @consumer.on_revoked
+        async def went(queues: list[MessageQueue]) -> None:
+            consumer.resume(queues)  # of no use: it gives out nothing more
+            assert await consumer.poll(1) == []
+            await consumer.commit({queue: consumer.position(queue) for queue in queues})
+            with pytest.raises(ClientError, match="is not assigned to this consumer"):
+                await consumer.seek(Q0, 0)
+            told.append("went")
+
+        async with consumer:
+            assert [message.queue_offset for message in await consumer.poll()] == [0]
+            rivalled(cluster, consumer)
+            await until(lambda: told == ["went"])
+            assert committed(cluster) == 1, "what was not handed out is for the next owner"
+            await until(lambda: consumer.assigned_queues == [Q1])
+            with pytest.raises(ClientError, match="is not assigned to this consumer"):
+                await consumer.commit({Q0: 2})
 
 
 async def test_new_queues_of_a_topic_are_told() -> None:
@@ -629,6 +705,34 @@ async def test_new_queues_of_a_topic_are_told() -> None:
             consumer._instance.routes.doubt()
             await until(lambda: bool(told))
         assert told == [[MessageQueue("U", "broker-a", 0), MessageQueue("U", "broker-a", 1)]]
+
+
+async def test_also_of_a_topic_that_is_read_no_more_and_when_none_are_left() -> None:
+    async with fake_cluster(T=1, U=1) as cluster:
+        told: list[list[MessageQueue]] = []
+        consumer = made(cluster)
+        consumer.subscribe("T")
+        consumer.subscribe("U")
+        consumer.on_queues_changed("T", told.append)
+        async with consumer:
+            consumer.unsubscribe("T")
+            await until(lambda: Q0 not in consumer.assigned_queues)
+            cluster.topics["T"] = 2
+            consumer._instance.routes.doubt()
+            await until(lambda: told == [[Q0, Q1]])
+            cluster.topics["T"] = 0
+            consumer._instance.routes.doubt()
+            await until(lambda: told == [[Q0, Q1], []])
+
+
+async def test_of_the_retry_queue_nobody_is_told() -> None:
+    async with fake_cluster(**{"T": 1, RETRY: 1}) as cluster:
+        told: list[list[MessageQueue]] = []
+        consumer = made(cluster)
+        consumer.subscribe("T")
+        consumer.on_assigned(told.append)
+        async with consumer:
+            assert told == [[Q0]]
 
 
 # --- being a member
@@ -685,15 +789,41 @@ async def test_broadcasting_keeps_offsets_in_a_file(tmp_path: Path) -> None:
 async def test_names_of_a_namespace_are_the_applications_own() -> None:
     async with fake_cluster(**{"NS%T": 1}) as cluster:
         await sent(cluster, 1, "NS%T")
-        consumer = made(cluster, config=ClientConfig(namespace="NS"))
+        consumer = made(cluster, config=ClientConfig(namespace="NS"), auto_commit=False)
         consumer.subscribe("T")
         async with consumer:
             assert consumer.assigned_queues == [Q0]
             (message,) = await consumer.poll()
-            assert message.topic == "T"
-            await consumer.seek(Q0, 0)
-            await consumer.poll()
-            await consumer.commit()
+            assert (message.topic, message.queue) == ("T", Q0)
+            await consumer.seek(message.queue, 0)
+            (message,) = await consumer.poll()
+            await consumer.commit({message.queue: 1})
+        assert cluster.broker.offsets["NS%g", "NS%T", 0] == 1
+
+
+async def test_queues_of_a_namespace_pause_and_go_and_their_messages_are_sent_back() -> None:
+    retry, rest = "%RETRY%NS%g", MessageQueue(RETRY, "broker-a", 0)
+    async with fake_cluster(**{"NS%T": 2, retry: 1}) as cluster:
+        agreeing(cluster)
+        await sent(cluster, 2, "NS%T")
+        await cluster.broker.append(retry, 0, b"again", "RETRY_TOPIC\x01NS%T\x02")
+        consumer = made(cluster, config=ClientConfig(namespace="NS"))
+        consumer.subscribe("T")
+        async with asyncio.timeout(PATIENCE_SECONDS), consumer:
+            consumer.pause([Q0])
+            (again,) = await consumer.poll()
+            assert (again.topic, again.queue) == ("T", rest)
+            assert await consumer.poll(1) == []
+            consumer.resume([Q0])
+            (first, _second) = await consumer.poll()
+            with pytest.raises(RuntimeError):
+                async with first:
+                    raise RuntimeError("told to fail")
+            assert SendBack.decode(cluster.broker.asked.of(SEND_BACK)[0]).origin_topic == "NS%T"
+            consumer.pause([Q0])
+            await consumer._queues.release([MessageQueue("NS%T", "broker-a", 0)])
+            assert not consumer._feed.ready.is_paused(Q0), "its next owner reads it"
+        assert cluster.broker.offsets["NS%g", retry, 0] == 1
         assert cluster.broker.offsets["NS%g", "NS%T", 0] == 1
 
 

@@ -264,8 +264,14 @@ async def test_names_of_a_namespace_are_the_applications_own() -> None:
         async with PullConsumer(GROUP, config=config) as consumer:
             (queue,) = await consumer.fetch_subscribe_queues("T")
             (message,) = (await consumer.pull(queue)).messages
-            assert (queue, message.topic) == (Q0, "T")
-            consumer.update_consume_offset(queue, 1)
+            assert (queue, message.topic, message.queue) == (Q0, "T", Q0)
+            consumer.update_consume_offset(message.queue, 1)
+            cluster.broker.answers[RequestCode.VIEW_MESSAGE_BY_ID] = lambda command: command.reply(
+                body=record(b"x", topic="NS%T").encode()
+            )
+            host, _, port = cluster.broker.address.rpartition(":")
+            viewed = await consumer.view_message("T", offset_msg_id(pack_host(host, int(port)), 0))
+            assert (viewed.topic, viewed.queue) == ("T", Q0)
         assert cluster.broker.offsets["NS%g", "NS%T", 0] == 1
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cosmodrome import Sql, blocking
-from cosmodrome.client.hooks import FilterContext, RpcHook
+from cosmodrome.client.hooks import ConsumeContext, ConsumeHook, FilterContext, RpcHook
 from cosmodrome.client.offsets import LocalOffsets
 from cosmodrome.client.process_queue import CacheLimits
 from cosmodrome.client.push_consumer import PushConsumer
@@ -575,8 +575,56 @@ async def test_names_are_wrapped_in_the_namespace_and_come_back_bare() -> None:
             await cluster.broker.append("N%T", 0, b"x")
             (message,) = await inbox.wait_for(1)
             (sent_back,) = await cluster.broker.asked.wait_for(SEND_BACK)
-        assert message.topic == "T"
+        assert (message.topic, message.queue) == ("T", MessageQueue("T", "broker-a", 0))
         assert (SendBack.decode(sent_back).group, SendBack.decode(sent_back).origin_topic) == ("N%g", "N%T")
+        assert cluster.broker.offsets["N%g", "N%T", 0] == 1
+
+
+async def test_hooks_and_statistics_know_the_queues_of_a_namespace() -> None:
+    inbox, wrapped, bare = Inbox(), MessageQueue("N%T", "broker-a", 0), MessageQueue("T", "broker-a", 0)
+    seen: list[MessageQueue] = []
+
+    class Hook(ConsumeHook):
+        def before_consume(self, context: ConsumeContext) -> None:
+            seen.append(context.queue)
+
+    async with fake_cluster(**{"N%T": 1}) as cluster:
+        config = dataclasses.replace(quick(cluster.namesrv), namespace="N")
+        consumer = PushConsumer(GROUP, config=config, consume_hooks=[Hook()])
+        consumer.subscribe("T", "*", inbox)
+        async with consumer:
+            before_ms = consumer.running_info().queues[wrapped].last_consume_timestamp
+            await asyncio.sleep(0.002)
+            await cluster.broker.append("N%T", 0, b"x")
+            await inbox.wait_for(1)
+            await asyncio.sleep(0)
+            assert seen == [bare]
+            assert consumer.statistics("T").consume_ok_tps > 0
+            assert consumer.running_info().queues[wrapped].last_consume_timestamp > before_ms
+
+
+async def test_in_order_a_queue_of_a_namespace_is_kept_until_its_handler_has_ended() -> None:
+    began, gate, wrapped = asyncio.Event(), asyncio.Event(), MessageQueue("N%T", "broker-a", 0)
+    seen: list[ReceivedMessage] = []
+
+    async def handler(message: ReceivedMessage) -> None:
+        seen.append(message)
+        began.set()
+        await gate.wait()
+
+    async with fake_cluster(**{"N%T": 1}) as cluster:
+        config = dataclasses.replace(quick(cluster.namesrv), namespace="N")
+        consumer = PushConsumer(GROUP, config=config, orderly=True)
+        consumer.subscribe("T", "*", handler)
+        async with asyncio.timeout(PATIENCE_SECONDS), consumer:
+            await cluster.broker.append("N%T", 0, b"0")
+            await cluster.broker.append("N%T", 0, b"1")
+            await began.wait()
+            assert not await consumer._queues.release([wrapped]), "its handler runs"
+            assert wrapped in cluster.broker.locks
+            gate.set()
+            await cluster.broker.asked.wait_for(RequestCode.UNLOCK_BATCH_MQ)
+        assert [(message.body, message.topic, message.queue.topic) for message in seen] == [(b"0", "T", "T")]
         assert cluster.broker.offsets["N%g", "N%T", 0] == 1
 
 

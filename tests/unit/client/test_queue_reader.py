@@ -8,8 +8,9 @@ import pytest
 
 from cosmodrome.client.queue_reader import TopicReader
 from cosmodrome.codes import RequestCode, ResponseCode
+from cosmodrome.config import ClientConfig
 from cosmodrome.errors import ClientError
-from cosmodrome.model import ReceivedMessage
+from cosmodrome.model import MessageQueue, ReceivedMessage
 from cosmodrome.testing import FakeClock
 from cosmodrome.wire.compression import compress
 from cosmodrome.wire.requests import PullFlag, PullMessage, PullReply
@@ -53,6 +54,15 @@ async def test_it_leaves_no_trace_on_the_broker() -> None:
         assert cluster.broker.offsets == {}
         codes = {command.code for command in cluster.broker.asked.requests}
         assert codes == {RequestCode.GET_MAX_OFFSET, RequestCode.PULL_MESSAGE}
+
+
+async def test_the_topic_of_a_namespace_is_read_and_shown_by_its_own_name() -> None:
+    async with fake_cluster(**{"NS%T": 1}) as cluster:
+        await cluster.broker.append("NS%T", 0, b"x")
+        config = ClientConfig(namesrv=cluster.namesrv, namespace="NS")
+        async with TopicReader("T", config=config, from_earliest=True) as reader:
+            (message,) = await take(reader, 1)
+        assert (message.topic, message.queue) == ("T", MessageQueue("T", "broker-a", 0))
 
 
 async def test_a_topic_born_later_is_read_from_its_first_message() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 
+from cosmodrome import ClientConfig, ConsumeFrom, LitePullConsumer, PushConsumer
 from cosmodrome.client import tracing
 from cosmodrome.client.outgoing import encode_properties
 from cosmodrome.client.tracing import FLUSH_INTERVAL_MS, MAX_BODY_BYTES, RECORDS_PER_MESSAGE, Tracer
@@ -14,7 +16,8 @@ from cosmodrome.model import TRACE_TOPIC, Message
 from cosmodrome.testing import FakeClock
 from cosmodrome.wire import trace
 from cosmodrome.wire.properties import MAX_SIZE_BYTES
-from cosmodrome.wire.trace import Recall
+from cosmodrome.wire.trace import Recall, SubAfter, SubBefore
+from tests.unit.client.fake_cluster import PATIENCE_SECONDS, FakeCluster, fake_cluster
 
 
 class Sender:
@@ -217,3 +220,39 @@ async def test_a_hook_that_fails_costs_one_message_and_not_those_to_come(caplog:
     note(tracer, 3)
     await tracer.stop()
     assert not sender.running
+
+
+# --- consumers
+
+
+async def consumed_by_pushing(config: ClientConfig) -> None:
+    handled = asyncio.Event()
+    consumer = PushConsumer("g", config=config, consume_from=ConsumeFrom.FIRST_OFFSET, trace=True)
+    consumer.subscribe("T", "*", lambda _message: handled.set())
+    async with consumer:
+        await handled.wait()
+
+
+async def consumed_by_polling(config: ClientConfig) -> None:
+    consumer = LitePullConsumer("g", config=config, consume_from=ConsumeFrom.FIRST_OFFSET, trace=True)
+    consumer.subscribe("T")
+    async with consumer:
+        await consumer.poll()
+        await consumer.commit()
+
+
+def traces_in(cluster: FakeCluster) -> list[trace.TraceRecord]:
+    stored = [one for (topic, _), queue in cluster.broker.queues.items() if topic == TRACE_TOPIC for one in queue]
+    return [record for one in stored for record in trace.decode(one.body)]
+
+
+@pytest.mark.parametrize("consumed", [consumed_by_pushing, consumed_by_polling])
+async def test_a_group_is_written_down_without_its_namespace(
+    consumed: Callable[[ClientConfig], Awaitable[None]],
+) -> None:
+    async with fake_cluster(**{"NS%T": 1, TRACE_TOPIC: 1}) as cluster:
+        await cluster.broker.append("NS%T", 0, b"x")
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await consumed(ClientConfig(namesrv=cluster.namesrv, namespace="NS"))
+        found = [record for record in traces_in(cluster) if isinstance(record, SubBefore | SubAfter)]
+    assert [record.group for record in found] == ["g", "g"]
