@@ -68,9 +68,11 @@ class _HookedCaller(Caller):
         for hook in self._hooks:
             hook.before_request(address, command)
 
-    async def call(self, address: str, command: Command, timeout_ms: float) -> Command:
+    async def call(
+        self, address: str, command: Command, timeout_ms: float, connect_timeout_ms: float | None = None
+    ) -> Command:
         self.show(address, command)
-        reply = await super().call(address, command, timeout_ms)
+        reply = await super().call(address, command, timeout_ms, connect_timeout_ms)
         for hook in self._hooks:
             hook.after_response(address, command, reply)
         return reply

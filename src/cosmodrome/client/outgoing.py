@@ -54,6 +54,7 @@ class Outgoing(NamedTuple):
     is_batch: bool
     messages: Sequence[Message]
     is_request: bool = False
+    has_alternative: bool = False  # another broker, should this one be out of reach
 
 
 def check_producer_group(group: str) -> str:

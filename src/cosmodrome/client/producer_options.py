@@ -22,6 +22,9 @@ class ProducerOptions:
     """Everything about sending that most applications leave as it is."""
 
     max_async_tries: int = 3
+    # How long a broker is waited for while there are tries left; None: as long as there is time. One that is only slow
+    # stores the message all the same, and the next try makes a second copy.
+    max_try_ms: int | None = None
     # A broker that stored a message, but not as safely as it should, is followed by another: a duplicate is likely.
     retry_another_broker_when_not_store_ok: bool = False
     # Keep away from slow and failing brokers for a while: see `faults`.
@@ -51,6 +54,7 @@ class ProducerOptions:
             new_topic_queues=self.new_topic_queues,
             max_async_sends=self.max_async_sends,
             max_async_bytes=self.max_async_bytes,
+            max_try_ms=1 if self.max_try_ms is None else self.max_try_ms,
         )
         if len(self.latency_ms) != len(self.avoided_ms) or list(self.latency_ms) != sorted(self.latency_ms):
             raise ConfigError("latency_ms must ascend, and avoided_ms have as many members")

@@ -57,6 +57,10 @@ RETRIED_CODES: Final = frozenset(
         ResponseCode.GO_AWAY,
     }
 )
+# A broker that cannot be reached must leave time for another. One that has the message is waited for as long as there
+# is time, as Java's client does: it may be slow, and a second try would make a second copy.
+REACHING_SHARE = 0.5
+
 _SEND = int(RequestCode.SEND_MESSAGE_V2)
 _SEND_BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
 
@@ -122,8 +126,11 @@ class Sending:
             if pause_ms:
                 await self._clock.sleep(pause_ms)
             seconds = deadline - now()
-            if tries_left and len(route.route.brokers) > 1:
-                seconds /= 2  # a broker that does not answer must leave time for another
+            if tries_left and self._options.max_try_ms is not None:
+                seconds = min(seconds, self._options.max_try_ms / 1000)
+            has_alternative = tries_left > 0 and len(route.route.brokers) > 1
+            if ready.has_alternative is not has_alternative:
+                ready = ready._replace(has_alternative=has_alternative)
             try:
                 result = await self._try_anywhere(queue, ready, seconds, mode)
             except BrokerError as refusal:
@@ -196,14 +203,18 @@ class Sending:
     ) -> SendResult:
         """A request goes to a broker that knows us by a heartbeat: else it would not know whom to give the answer."""
         deadline = now() + seconds
-        await self._instance.announced(address, max(seconds * 1000, 1))
+        share = REACHING_SHARE if ready.has_alternative else 1.0
+        await self._instance.announced(address, max(seconds * share * 1000, 1))
         return await self.to(queue, ready._replace(is_request=False), deadline - now(), mode)
 
     async def _try(self, queue: MessageQueue, ready: Outgoing, address: str, seconds: float) -> SendResult:
         tracer = self.tracer
         began_ms = self._clock.now_ms() if tracer is not None else 0
         try:
-            reply = await self._instance.caller.call(address, self._command(ready, queue), max(seconds, 0) * 1000)
+            timeout_ms = max(seconds, 0) * 1000
+            connect_timeout_ms = timeout_ms * REACHING_SHARE if ready.has_alternative else None
+            command = self._command(ready, queue)
+            reply = await self._instance.caller.call(address, command, timeout_ms, connect_timeout_ms)
             status = STATUS.get(reply.code)
             if status is None:
                 raise BrokerError(reply.code, reply.remark or "", address)

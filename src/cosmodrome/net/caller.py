@@ -66,12 +66,17 @@ class Caller:
         self._links: dict[str, _Link] = {}
         self._closed = False
 
-    async def call(self, address: str, command: Command, timeout_ms: float) -> Command:
-        """The peer's reply, whatever its code, within the deadline. Raises ConnectionFailed or CallTimeout."""
+    async def call(
+        self, address: str, command: Command, timeout_ms: float, connect_timeout_ms: float | None = None
+    ) -> Command:
+        """The peer's reply, whatever its code, within the deadline. Raises ConnectionFailed or CallTimeout.
+
+        Who has other choices may wait for less than that to be connected: nothing has been sent until then.
+        """
         connection = self._ready(address)
         if connection is None:
             started = asyncio.get_running_loop().time()
-            connection = await self._connect(address, timeout_ms)
+            connection = await self._connect(address, timeout_ms if connect_timeout_ms is None else connect_timeout_ms)
             timeout_ms -= (asyncio.get_running_loop().time() - started) * 1000
         return await connection.call(command, timeout_ms)
 

@@ -25,7 +25,9 @@ class Peers(Caller):
         self.asked: list[str] = []
         self.now_ms = 0.0
 
-    async def call(self, address: str, command: Command, timeout_ms: float) -> Command:
+    async def call(
+        self, address: str, command: Command, timeout_ms: float, connect_timeout_ms: float | None = None
+    ) -> Command:
         self.asked.append(address)
         await asyncio.sleep(0)
         if address.startswith("dead"):

@@ -12,6 +12,7 @@ import pytest
 
 from cosmodrome.client import producer as producer_module
 from cosmodrome.client.producer import Producer
+from cosmodrome.client.producer_options import ProducerOptions
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.config import ClientConfig
 from cosmodrome.errors import (
@@ -212,19 +213,49 @@ async def test_a_broker_that_is_gone_is_passed_over() -> None:
             assert (await producer.send(Message("T", b"x"))).queue.broker_name == "b"
 
 
-async def test_a_broker_that_says_nothing_leaves_time_for_another() -> None:
-    async with fake_cluster("a", "b", T=1) as cluster, Producer("g", cluster.namesrv) as producer:
+async def test_a_broker_that_says_nothing_leaves_time_for_another_if_it_is_told_to() -> None:
+    options = ProducerOptions(max_try_ms=500)
+    async with fake_cluster("a", "b", T=1) as cluster, Producer("g", cluster.namesrv, options=options) as producer:
         cluster.named("a").silent = True
         for _ in range(2):
-            assert (await producer.send(Message("T", b"x"), timeout_ms=2_000)).queue.broker_name == "b"
+            assert (await producer.send(Message("T", b"x"), timeout_ms=30_000)).queue.broker_name == "b"
         cluster.named("a").silent = False
+
+
+async def test_a_slow_broker_gets_the_message_once() -> None:
+    """A second try while the first is under way would be a second copy, stored by both."""
+    async with fake_cluster("a", "b", T=1) as cluster, Producer("g", cluster.namesrv) as producer:
+        await producer.publish_queues("T")
+        cluster.named("a").silent = cluster.named("b").silent = True
+        with pytest.raises(SendFailed, match="did not answer"):
+            await producer.send(Message("T", b"x"), timeout_ms=1_000)
+        assert sum(cluster.named(name).asked.count(SEND) for name in "ab") == 1
+        cluster.named("a").silent = cluster.named("b").silent = False
+
+
+async def test_a_host_that_is_gone_leaves_time_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing answers there at all, as behind a router that drops packets."""
+    async with fake_cluster("a", "b", T=1) as cluster, Producer("g", cluster.namesrv) as producer:
+        await producer.publish_queues("T")
+        loop, gone = asyncio.get_running_loop(), int(cluster.named("a").address.rpartition(":")[2])
+        connect = loop.create_connection
+
+        async def create_connection(make: Any, host: str, port: int, **options: Any) -> Any:
+            if port == gone:
+                await asyncio.Event().wait()
+            return await connect(make, host, port, **options)
+
+        monkeypatch.setattr(loop, "create_connection", create_connection)
+        for _ in range(2):
+            assert (await producer.send(Message("T", b"x"), timeout_ms=2_000)).queue.broker_name == "b"
 
 
 async def test_the_timeout_holds_over_all_tries() -> None:
     async with fake_cluster(T=1) as cluster, Producer("g", cluster.namesrv) as producer:
+        await producer.publish_queues("T")
         cluster.broker.silent = True
         with pytest.raises(SendFailed, match="did not answer"):
-            await producer.send(Message("T", b"x"), timeout_ms=50)
+            await producer.send(Message("T", b"x"), timeout_ms=1_000)
         assert cluster.broker.asked.count(SEND) == 1
         with pytest.raises(CallTimeout):
             await producer.send(Message("T", b"x"), MessageQueue("T", "broker-a", 0), timeout_ms=50)
@@ -472,15 +503,18 @@ async def test_a_broker_that_comes_back_is_found_within_the_timeout() -> None:
         await producer.send(Message("T", b"x"))
         port = int(cluster.broker.address.rpartition(":")[2])
         await cluster.broker.close()
-        while producer._instance.caller.back_off_ms(f"127.0.0.1:{port}") < 300:
-            with pytest.raises(SendFailed):
-                await producer.send(Message("T", b"lost"), timeout_ms=100)
+        with socket.socket() as kept:  # and not listened on: clients are refused, and nobody else gets the port
+            kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            kept.bind(("127.0.0.1", port))
+            while producer._instance.caller.back_off_ms(f"127.0.0.1:{port}") < 300:
+                with pytest.raises(SendFailed):
+                    await producer.send(Message("T", b"lost"), timeout_ms=100)
 
-        async def store(_connection: Connection, command: Command) -> Command:
-            return await cluster.broker._send(command) if command.code == SEND else command.reply()
+            async def store(_connection: Connection, command: Command) -> Command:
+                return await cluster.broker._send(command) if command.code == SEND else command.reply()
 
-        again = Server(store, "127.0.0.1", port)
-        await again.start()
+            again = Server(store, "127.0.0.1", port)
+            await again.start()
         result = await producer.send(Message("T", b"y"), timeout_ms=PATIENCE_SECONDS * 1_000)
         assert result.status is SendStatus.SEND_OK
         await again.close()
