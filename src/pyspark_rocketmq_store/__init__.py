@@ -1,5 +1,10 @@
 """Where Spark looks for the data source: any top-level module named pyspark_* with a `DefaultSource`."""
 
-from cosmodrome.spark.store_source import RocketMQStoreSource as DefaultSource
-
-__all__ = ["DefaultSource"]
+# One such module that cannot be imported hides all data sources from Spark, whoever made them. So without what the
+# extra `spark` brings, or beside a PySpark that is too old, this one is empty.
+try:
+    from cosmodrome.spark.store_source import RocketMQStoreSource as DefaultSource
+except ImportError:
+    __all__ = []
+else:
+    __all__ = ["DefaultSource"]

@@ -13,6 +13,9 @@ SPARK = ("grpc", "numpy", "pandas", "py4j", "pyarrow", "pyspark", "yaml")
 # None in sys.modules is what Python itself leaves for a module that cannot be imported.
 WITHOUT_SPARK = f"import sys; sys.modules.update(dict.fromkeys({SPARK!r}))\n"
 
+# A PySpark of long ago, or what is left of one.
+OLD_SPARK = "import sys; sys.modules['pyspark.sql.streaming.datasource'] = None\n"
+
 EVERYTHING = """
 import importlib, pkgutil, cosmodrome, cosmodrome.spark
 for module in pkgutil.walk_packages(cosmodrome.__path__, "cosmodrome."):
@@ -39,6 +42,11 @@ LISTENER = """
 from cosmodrome.spark import lag_listener
 lag_listener()
 """
+# As Spark's own look-up does.
+LOOKED_UP = """
+import pyspark_rocketmq, pyspark_rocketmq_store
+print(*(hasattr(module, "DefaultSource") for module in (pyspark_rocketmq, pyspark_rocketmq_store)))
+"""
 COMMAND = """
 from cosmodrome.cli.main import main
 main()
@@ -61,6 +69,19 @@ def test_what_needs_spark_says_what_to_install(call: str) -> None:
     done = run(WITHOUT_SPARK + call)
     assert done.returncode == 1
     assert "pip install 'cosmodrome[spark]', and install a Java 17 runtime or later" in done.stderr
+
+
+@pytest.mark.parametrize("call", [SESSION, REGISTER, LISTENER])
+def test_an_old_spark_is_called_what_it_is(call: str) -> None:
+    done = run(OLD_SPARK + call)
+    assert done.returncode == 1
+    assert "this PySpark is too old: pip install 'cosmodrome[spark]' brings 4.3 or later" in done.stderr
+
+
+@pytest.mark.parametrize(("before", "found"), [(WITHOUT_SPARK, "False"), (OLD_SPARK, "False"), ("", "True")])
+def test_who_cannot_read_topics_still_finds_the_sources_of_others(before: str, found: str) -> None:
+    done = run(before + LOOKED_UP)
+    assert (done.returncode, done.stdout) == (0, f"{found} {found}\n"), done.stderr
 
 
 @pytest.mark.parametrize(

@@ -127,17 +127,23 @@ class Positions:
     def _again_of_topic(self, topic: str) -> tuple[MessageQueue, ...]:
         """None of a topic that is gone, where a user can do without."""
         tolerant = not self._options.fail_on_data_loss or self._options.pattern is not None
-        try:
-            found = self._cluster.queues(topic) if tolerant else self._patiently(lambda: self._cluster.queues(topic))
-        except RouteNotFound:
-            if not tolerant:
+
+        def ask() -> tuple[MessageQueue, ...] | None:
+            try:
+                return self._cluster.queues(topic)
+            except RouteNotFound:
+                if tolerant:
+                    return None
                 raise
-            if topic not in self._routeless:
-                log.warning("the topic %s has no route now", topic)
-            self._routeless.add(topic)
-            return ()
-        self._routeless.discard(topic)
-        return found
+
+        found = self._patiently(ask)
+        if found is not None:
+            self._routeless.discard(topic)
+            return found
+        if topic not in self._routeless:
+            log.warning("the topic %s has no route now", topic)
+        self._routeless.add(topic)
+        return ()
 
     def without_topic(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
         """Those whose brokers are there and say that they have no such topic. They are asked themselves: a route may be
@@ -155,6 +161,16 @@ class Positions:
             if reply.code == ResponseCode.TOPIC_NOT_EXIST:
                 found.append(queue)
         return found
+
+    def is_gone(self, queue: MessageQueue) -> bool:
+        """Whether its broker is there and has the topic no more, or the topic fewer queues."""
+        if self.without_topic([queue]):
+            return True
+        try:
+            there = self._patiently(lambda: self._cluster.queues(queue.topic))
+        except RouteNotFound:
+            return False
+        return queue not in there and any(other.broker_name == queue.broker_name for other in there)
 
     # --- offsets
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from cosmodrome.client.pulling import NOTHING_THERE
 from cosmodrome.codes import ResponseCode
 from cosmodrome.config import MIB
-from cosmodrome.errors import BrokerError, CosmodromeError
+from cosmodrome.errors import BrokerError, CosmodromeError, RouteNotFound
 from cosmodrome.model import ALL_TAGS, MessageQueue, Property, Subscription
 from cosmodrome.spark.decoding import Records
 from cosmodrome.spark.link import MAX_PAUSE_SECONDS, Cluster, NotReady, may_pass
@@ -123,6 +123,12 @@ class RangeReader:
             except CosmodromeError as error:
                 failures += 1
                 if failures >= self._options.offset_retries or not may_pass(error):
+                    if isinstance(error, (BrokerError, RouteNotFound)) and self._positions.is_gone(wanted.queue):
+                        text = (
+                            f"messages {offset} to {wanted.end - 1} of {named(wanted.queue)} are gone with their queue"
+                        )
+                        _lose(text, fail=self._options.fail_on_data_loss)
+                        return
                     raise
                 log.warning("%s; reading on at %d of %s", error, offset, named(wanted.queue))
                 pause_seconds = self._options.offset_retry_interval_ms / 1000 * 2 ** min(failures - 1, _MAX_DOUBLINGS)

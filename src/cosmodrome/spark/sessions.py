@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 INSTALL_SPARK = "Spark is not installed: pip install 'cosmodrome[spark]', and install a Java 17 runtime or later"
+UPDATE_SPARK = "this PySpark is too old: pip install 'cosmodrome[spark]' brings 4.3 or later"
 INSTALL_JAVA = "Spark needs Java 17 or later: install a JRE (apt-get install openjdk-17-jre-headless), or set JAVA_HOME"
 
 # The old connector's name: queries written for it need not be changed.
@@ -76,9 +77,19 @@ def require_spark(*, java: bool = True) -> None:
     """SparkMissing says what to install where Spark is missing, or the Java it would run on."""
     if any(importlib.util.find_spec(name) is None for name in ("numpy", "pyarrow", "pyspark", "yaml")):
         raise SparkMissing(INSTALL_SPARK)
+    if not _knows_stream_limits():
+        raise SparkMissing(UPDATE_SPARK)
     home = os.environ.get("JAVA_HOME")
     if java and which(os.path.join(home, "bin", "java") if home else "java") is None:
         raise SparkMissing(f"no Java was found{f' in JAVA_HOME, {home}' if home else ''}. {INSTALL_JAVA}")
+
+
+def _knows_stream_limits() -> bool:
+    """The youngest part of PySpark that the sources need."""
+    try:
+        return importlib.util.find_spec("pyspark.sql.streaming.datasource") is not None
+    except ImportError:  # older ones do not even load everywhere
+        return False
 
 
 def register(spark: SparkSession, *aliases: str) -> None:

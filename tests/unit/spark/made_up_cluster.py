@@ -32,6 +32,7 @@ class Node:
     missing: frozenset[int] = frozenset()
     is_slave: bool = False
     topics: set[str] = field(default_factory=lambda: {"orders"})
+    queues: int = 8  # for whoever pulls; name servers tell of one
     after_min_offset: Callable[[Node], None] = lambda _: None
 
     def answer(self, command: Command) -> Command:
@@ -49,6 +50,8 @@ class Node:
         return command.reply()
 
     def _pulled(self, command: Command) -> Command:
+        if int(command.fields["queueId"]) >= self.queues:
+            return command.reply(ResponseCode.SYSTEM_ERROR, remark="queueId is illegal")
         offset, count = int(command.fields["queueOffset"]), int(command.fields["maxMsgNums"])
         if not self.low <= offset < self.high:
             moved = ResponseCode.PULL_OFFSET_MOVED if offset != self.high else ResponseCode.PULL_NOT_FOUND

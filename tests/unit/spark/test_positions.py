@@ -12,7 +12,7 @@ from cosmodrome.spark import link
 from cosmodrome.spark import stream as stream_module
 from cosmodrome.spark.progress import DataLoss
 from cosmodrome.wire.command import Command
-from tests.unit.spark.made_up_cluster import ALL, MadeUpCluster, Node, at, stream_reader
+from tests.unit.spark.made_up_cluster import ALL, NAME_SERVER, MadeUpCluster, Node, at, stream_reader
 
 TWO_BROKERS = {"orders": {"broker-a": {"0": 5}, "broker-b": {"0": 7}}}
 ASSIGNED = json.dumps({"orders": {"broker-a": [0], "broker-b": [0]}})
@@ -66,6 +66,25 @@ def test_a_topic_that_a_pattern_found_and_that_is_deleted_is_a_loss(
     assert made_up.count(RequestCode.PULL_MESSAGE) == 2, "it is not asked for again what it has said"
     made_up.nodes["a:0"].topics.add("orders-b")
     assert lenient.latestOffset(reached, ALL) == at(100) | at(100, topic="orders-b"), "it was made anew"
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+@pytest.mark.parametrize("subscribed", [{"subscribe": "orders"}, {"subscribePattern": "ord.*"}, {"assign": ASSIGNED}])
+def test_a_name_server_may_be_away_for_a_moment(
+    made_up: MadeUpCluster, monkeypatch: pytest.MonkeyPatch, fail: str, subscribed: dict[str, str]
+) -> None:
+    pauses: list[float] = []
+
+    def back(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            made_up.down.clear()
+
+    monkeypatch.setattr("cosmodrome.spark.link.time.sleep", back)
+    reader = stream_reader(failOnDataLoss=fail, **subscribed)
+    made_up.down = {NAME_SERVER}
+    assert reader.latestOffset(at(100), ALL) == at(100)
+    assert len(pauses) == 2
 
 
 def test_a_topic_that_is_deleted_on_one_broker_of_two_is_a_loss(made_up: MadeUpCluster) -> None:

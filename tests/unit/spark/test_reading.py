@@ -144,6 +144,30 @@ def test_a_gap_is_a_loss_if_the_queue_begins_behind_it_soon(
     assert f"messages {gap} of queue 0" in caplog.text
 
 
+@pytest.mark.parametrize("has_route", [True, False])
+def test_a_topic_that_is_gone_when_a_batch_is_repeated_is_a_loss(
+    made_up: MadeUpCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, has_route: bool
+) -> None:
+    """Spark repeats a batch from offsets it has written down, whatever has become of the topic."""
+    made_up.nodes["a:0"].topics.clear()
+    if has_route:
+        monkeypatch.setattr(made_up, "_topics", lambda _: {"orders"})
+    with pytest.raises(DataLoss, match="messages 10 to 19 of queue 0 of orders on broker-a are gone with their queue"):
+        read(stream_reader(), 10, 20)
+    with caplog.at_level(logging.WARNING):
+        assert read(stream_reader(failOnDataLoss="false"), 10, 20) == []
+    assert "are gone with their queue" in caplog.text
+
+
+def test_a_queue_that_is_gone_is_a_loss_and_the_others_are_read(made_up: MadeUpCluster) -> None:
+    made_up.nodes["a:0"].queues = 1
+    reader = stream_reader(failOnDataLoss="false")
+    tasks = reader.partitions(at(90, 90), at(100, 100))
+    assert sum(batch.num_rows for task in tasks for batch in reader.read(task)) == 10
+    with pytest.raises(DataLoss, match="messages 90 to 99 of queue 1 of orders on broker-a are gone with their queue"):
+        list(stream_reader().read(stream_reader().partitions(at(100, 90), at(100, 100))[0]))
+
+
 def test_a_queue_that_has_gaps_by_nature_is_read_and_not_waited_for_twice(
     made_up: MadeUpCluster, pauses: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
