@@ -75,6 +75,22 @@ def test_a_scan_that_failed_does_not_stop_the_next_one(
     assert spark.read.parquet(str(tmp_path / "scan")).count() == 19
 
 
+@pytest.mark.usefixtures("store")
+def test_a_scan_without_metadata_tells_where_damage_is_all_the_same(
+    spark: SparkSession, topic: str, run: RunPipeline, tmp_path: Path
+) -> None:
+    document = scan(topic)
+    document["source"]["metadatacolumns"] = False
+    outcome = run(document)
+    assert (outcome.numbers["messages"], outcome.numbers["damaged"]) == (19, 1)
+    assert outcome.tables[0].rows[0][1] > 0
+    columns = set(spark.read.parquet(str(tmp_path / "scan")).columns)
+    assert {"body", "file", "properties", "storeTimestamp"} < columns
+    assert not {"msgId", "commitLogOffset", "storeHost", "reconsumeTimes", "damage"} & columns
+    document["source"]["onDamage"] = "skip"
+    assert run({**document, "sink": {"path": "again"}}).numbers["messages"] == 19
+
+
 def test_what_others_put_there_is_never_deleted(spark: SparkSession, tmp_path: Path) -> None:
     """Nor is what took long to write."""
     sink = Sink("json", {"path": f"{tmp_path}/out/"}, mode="error")

@@ -197,6 +197,68 @@ def _batch(path: Path) -> int:
     return int(path.name)
 
 
+def test_steps_do_not_multiply_the_tasks_of_a_replay(
+    own: SparkSession, cluster: Cluster, topic: str, run: RunPipeline, tmp_path: Path
+) -> None:
+    """Each would send at the whole rate."""
+    fill(cluster, topic, numbered(0, 12), queue_id=0)
+    own.read.format("rocketmq").options(nameServer=cluster.namesrv, subscribe=topic).load().write.parquet(
+        str(tmp_path / "files")
+    )
+    again = f"{topic}-again"
+    cluster.create_topic(again, queues=2)
+    (tmp_path / "once_each.py").write_text("def once(rows):\n    return rows.dropDuplicates(['queueOffset'])\n")
+    replay: dict[str, Any] = {
+        "pipeline": "replay",
+        "source": {"nameServer": cluster.namesrv, "subscribe": topic},
+        "steps": [{"python": "once_each:once"}],
+        "sink": {"nameServer": cluster.namesrv, "topic": again},
+        "options": {"rate": 1_000},
+        "checkpoint": "marks",
+    }
+    run(replay)
+    assert _tasks(cluster.messages(again), 12) == {"0"}
+    files = {**replay, "source": {"format": "parquet", "path": "files"}, "options": {"rate": 1_000, "tasks": 2}}
+    run({**files, "steps": [{"sql": "select /*+ repartition(4) */ * from input"}]})
+    assert _tasks(cluster.messages(again)[12:], 12) == {"0", "1"}
+
+
+def _tasks(messages: list[ReceivedMessage], count: int) -> set[str]:
+    """Those that sent them: they are part of the name that each row has."""
+    assert len(messages) == count
+    return {message.properties[SPARK_ID].split(":")[-2] for message in messages}
+
+
+def test_a_transformation_leaves_it_to_the_target_which_queue_a_message_goes_to(
+    cluster: Cluster, topic: str, run: RunPipeline
+) -> None:
+    mine = Message(topic, b"a", "paid", "k", {"region": "north"}, flag=7, sharding_key="s")
+    send(cluster, [mine, Message(topic, b"b", "free")], queue_id=1)
+    paid = f"{topic}-paid"
+    cluster.create_topic(paid, queues=1)
+    transform: dict[str, Any] = {
+        "pipeline": "transform",
+        "source": {"nameServer": cluster.namesrv, "subscribe": topic, "startingOffsets": "earliest"},
+        "steps": [{"sql": "select * from input where tags = 'paid'"}],
+        "sink": {"nameServer": cluster.namesrv, "topic": paid},
+        "trigger": "availableNow",
+        "checkpoint": "any",
+    }
+    run(transform)
+    (sent,) = cluster.messages(paid)
+    assert (sent.body, sent.tags, sent.keys, sent.flag) == (b"a", "paid", "k", 7)
+    assert (sent.properties["region"], sent.properties[Property.SHARDING_KEY]) == ("north", "s")
+    assert sent.msg_id != cluster.messages(topic)[0].msg_id
+
+    wide = f"{topic}-wide"
+    cluster.create_topic(wide, queues=2)
+    sink = {**transform["sink"], "topic": wide}
+    run({**transform, "sink": sink, "options": {"queues": "same"}, "checkpoint": "same", "steps": []})
+    assert [message.queue.queue_id for message in cluster.messages(wide)] == [1, 1]
+    with pytest.raises(PipelineFailed, match="UNIQ_KEY"):  # they would go back to where they came from, without end
+        run({**transform, "sink": {"nameServer": cluster.namesrv}, "checkpoint": "back"})
+
+
 def test_streaming_sql_with_a_join_and_windows(cluster: Cluster, topic: str, run: RunPipeline, tmp_path: Path) -> None:
     payments, totals = f"{topic}-payments", f"{topic}-totals"
     for name in (payments, totals):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,14 @@ from pyspark.sql import SparkSession
 
 from cosmodrome.errors import ConfigError
 from cosmodrome.model import TRACE_TOPIC, Message, ReceivedMessage
-from cosmodrome.pipelines import audit, reports
+from cosmodrome.pipelines import audit, dead_letters, reports
 from cosmodrome.pipelines.definition import load
+from cosmodrome.pipelines.frames import with_text
 from cosmodrome.pipelines.kinds import KINDS
 from cosmodrome.pipelines.outcome import Outcome
 from cosmodrome.pipelines.running import start
+from cosmodrome.spark.options import PropertiesAs
+from cosmodrome.spark.schema import table_schema
 from cosmodrome.testing import Cluster
 from cosmodrome.wire.trace import EndTransaction, Pub, Recall, SubAfter, SubBefore, TracedType, encode
 from cosmodrome.wire.trace import Outcome as Ended
@@ -230,6 +234,16 @@ def test_dead_letters_are_sorted_and_driven_again_once(
         run("dead-letters", rocketmq, f"source.assign='{assign}'", "source.subscribePattern=")
     with pytest.raises(ConfigError, match=r"options\.where is 'colour = 1'"):
         run("dead-letters", rocketmq, "options.where=colour = 1")
+
+
+def test_a_letter_of_a_store_that_was_made_anew_is_another(spark: SparkSession) -> None:
+    """It may lie at the very offset of one that was driven again before."""
+    day = datetime(2026, 1, 1, tzinfo=UTC)
+    letter = {"topic": "%DLQ%billing", "commitLogOffset": 0, "storeHost": "10.0.0.1:10911", "properties": {}}
+    stored = [{**letter, "storeTimestamp": day + timedelta(milliseconds=ms)} for ms in (0, 1, 0)]
+    messages = spark.createDataFrame(stored, table_schema(PropertiesAs.MAP, metadata=True))
+    first, later, same = (row.id for row in dead_letters.letters(with_text(messages), 0).collect())
+    assert first == same != later
 
 
 # --- audit

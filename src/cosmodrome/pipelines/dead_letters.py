@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-import orjson
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
@@ -42,9 +41,6 @@ _OLDEST = "over 7 days"
 def dead_letters(spark: SparkSession, pipeline: Pipeline) -> Outcome:
     in_utc(spark)
     options = pipeline.options
-    if options["redrive"] and not options["state"]:
-        raise ConfigError("options.state is missing: a folder that remembers what has been sent again")
-    _check_topics(pipeline.source.options)
     rows = read(spark, pipeline.source, streaming=False, metadataColumns="true")
     check_column(
         rows, "properties", "map<string,string>", "leave source.properties out: they say where letters are from"
@@ -56,25 +52,6 @@ def dead_letters(spark: SparkSession, pipeline: Pipeline) -> Outcome:
         redrive = Redrive(spark, pipeline)
         more, plan = redrive.drive(chosen) if options["redrive"] else redrive.dry_run(chosen)
     return Outcome({**numbers, **more}, [*tables, plan], files)
-
-
-def _check_topics(options: Mapping[str, str]) -> None:
-    for name, value in options.items():
-        for topic in _named_topics(name.lower(), value):
-            if not topic.startswith(DLQ_PREFIX):
-                raise ConfigError(
-                    f"source.{name}: {topic} has no dead letters; those of the group billing are in {DLQ_PREFIX}billing"
-                )
-
-
-def _named_topics(option: str, value: str) -> list[str]:
-    match option:
-        case "subscribe" | "topic":
-            return [topic.strip() for topic in value.split(",")]
-        case "assign":
-            return list(orjson.loads(value))
-        case _:
-            return []
 
 
 def _triage(found: DataFrame, pipeline: Pipeline) -> tuple[list[Table], list[str]]:
@@ -89,15 +66,17 @@ def _triage(found: DataFrame, pipeline: Pipeline) -> tuple[list[Table], list[str
 
 
 def letters(messages: DataFrame, now_ms: int) -> DataFrame:
-    """Dead letters with what they once were. `id` is where a letter lies: it stays, whatever its producer called it.
+    """Dead letters with what they once were. `id` is where a letter lies: it stays, whatever its producer called it. It
+    has the time, too, as a store that is made anew begins with the same offsets.
 
     A pattern may match other topics, too: what is in a retry topic is not given up, but still on its way.
     """
     properties = F.col("properties")
     group = F.substring("topic", len(DLQ_PREFIX) + 1, 1_000)
-    hours = F.lit(now_ms) - F.unix_millis("storeTimestamp")
+    stored_ms = F.unix_millis("storeTimestamp")
+    hours = F.lit(now_ms) - stored_ms
     return messages.where(F.startswith("topic", F.lit(DLQ_PREFIX))).select(
-        F.concat_ws("@", F.col("commitLogOffset").cast("string"), "storeHost").alias("id"),
+        F.concat_ws("@", F.col("commitLogOffset").cast("string"), "storeHost", stored_ms.cast("string")).alias("id"),
         group.alias("group"),
         _origin(properties, group).alias("originalTopic"),
         F.col("msgId").alias("messageId"),

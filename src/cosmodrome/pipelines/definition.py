@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from cosmodrome.errors import ConfigError, CosmodromeError
+from cosmodrome.pipelines.checks import check_kind
 from cosmodrome.pipelines.documents import changed, problem_of, read_document
 from cosmodrome.pipelines.kinds import KINDS, Kind, own_kind
 from cosmodrome.spark.options import source_options
@@ -22,6 +23,7 @@ D = TypeVar("D")
 
 INPUT = "input"  # the view with what the step before made
 FILE_FORMATS = frozenset({"parquet", "orc", "json", "csv", "text"})
+STORE_FORMAT = "rocketmq-store"
 
 _KEYS = (
     "name",
@@ -46,6 +48,7 @@ _CHOICES = (
     *(f"{side}{what}" for side in ("starting", "ending") for what in ("Offsets", "Timestamp", "OffsetsByTimestamp")),
     "startingOffsetsByTimestampStrategy",
 )
+_SEVERAL = "; a pattern names several folders, such as {a,b}"
 _LIKENESS = 0.85  # of a slip: Spark's own dateFormat and mergeSchema are less like format and schema
 _NOTHING: dict[str, Any] = {}
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -170,7 +173,7 @@ def parse(given: Any, folder: Path, environment: Mapping[str, str] | None = None
         steps=document.take("steps", _steps, ()),
         sink=_sink(document, kind, folder, options),
         trigger=trigger,
-        checkpoint=_resolved(document.take("checkpoint", _text, ""), folder),
+        checkpoint=_resolved("checkpoint", document.take("checkpoint", _text, ""), folder),
         master=document.take("master", checked_master, "local[*]"),
         spark=document.take("spark", _conf, {}),
         options=options,
@@ -191,6 +194,7 @@ def _check(pipeline: Pipeline) -> None:
         raise ConfigError("checkpoint is missing: a folder in which Spark notes how far the pipeline has come")
     if kind.streams is not True and not kind.is_own and pipeline.trigger.processing_time:
         raise ConfigError(f"trigger: the pipeline {kind.name} reads what is there and ends; leave it out")
+    check_kind(pipeline)
 
 
 # --- sections
@@ -228,6 +232,31 @@ class _Section:
     def rest(self) -> dict[str, str]:
         """What is left: options for Spark."""
         return {key: self._option(key, value) for key, value in self._given.items()}
+
+    def located(self, folder: Path, *, is_store: bool, remedy: str = "") -> dict[str, str]:
+        """What is left, with its paths as they are seen from anywhere. Those of stores are separated by commas; files
+        have one, in which a comma is a character like others."""
+        self._check_once()
+        options = self.rest()
+        for key in [key for key in options if key.lower() == "path"]:
+            given = self._given[key]
+            paths = list(map(_text, given)) if isinstance(given, list) else [options[key]]
+            if len(paths) > 1 and not is_store:
+                raise ConfigError(f"{self._prefix}{key} is {_short(given)}: it must be one{remedy}")
+            if is_store:
+                paths = [part.strip() for path in paths for part in path.split(",")]
+            del options[key]
+            options["path"] = ",".join(_resolved(f"{self._prefix}{key}", path, folder) for path in paths)
+        return options
+
+    def _check_once(self) -> None:
+        """Formats do not mind upper and lower case, and would take one of two."""
+        spelled: dict[str, str] = {}
+        for key in self._given:
+            if (other := spelled.setdefault(key.lower(), key)) != key:
+                raise ConfigError(
+                    f"{self._prefix}{key} and {self._prefix}{other} are the same option; give one of them"
+                )
 
     def _option(self, key: str, value: Any) -> str:
         try:
@@ -297,13 +326,14 @@ def _sources(document: _Section, kind: Kind, folder: Path) -> dict[str, Source]:
 def _source(place: str, given: Any, kind: Kind, folder: Path) -> Source:
     section = _Section(place, given, (*_SOURCE_KEYS, "and the options of its format"))
     formats = kind.source_formats
+    form = section.take("format", _choice(formats), formats[0])
     made = Source(
-        format=section.take("format", _choice(formats), formats[0]),
+        format=form,
         schema=section.take("schema", _text, ""),
         bad_json=section.take("badJson", _choice(("nulls", "drop", "fail")), "nulls"),
         watermark=section.take("watermark", _watermark, None),
         where=section.take("where", _text, ""),
-        options=_with_path(section.rest(), folder),
+        options=section.located(folder, is_store=form == STORE_FORMAT, remedy=_SEVERAL),
     )
     section.check_left((*_SOURCE_KEYS, *_path_of(made.format)))
     if made.format in FILE_FORMATS:
@@ -317,7 +347,9 @@ def _source(place: str, given: Any, kind: Kind, folder: Path) -> Source:
         _checked(place, lambda streaming: source_options(options, streaming=streaming), kind)
         if len(options) < len(made.options):
             _checked(place, lambda _: source_options(made.options, streaming=False), kind)
-    elif made.format == "rocketmq-store":
+    elif made.format == STORE_FORMAT:
+        if made.option("paths") is not None:  # JSON, of which no path would be resolved
+            raise ConfigError(f"{place}.paths is for Spark's load; write path, with commas between several")
         _checked(place, lambda _: store_options(options), kind)
     return made
 
@@ -340,7 +372,7 @@ def _sink(document: _Section, kind: Kind, folder: Path, own_options: Mapping[str
         mode=section.take("mode", _choice(("append", "overwrite", "error")), "append"),
         output_mode=section.take("outputMode", _choice(("append", "update", "complete")), "append"),
         body=section.take("body", _choice(("json", "column")), "json"),
-        options=_with_path(section.rest(), folder),
+        options=section.located(folder, is_store=False),
     )
     section.check_left((*_SINK_KEYS, *_path_of(made.format)))
     if made.format in FILE_FORMATS and not made.options.get("path"):
@@ -393,20 +425,15 @@ def _options(document: _Section, kind: Kind, folder: Path) -> dict[str, Any]:
     made = {}
     for name, option in kind.options.items():
         value = section.take(name, option.read, option.default)
-        made[name] = _resolved(value, folder) if option.is_path else value
+        made[name] = _resolved(f"options.{name}", value, folder) if option.is_path else value
     return made
 
 
-def _with_path(options: dict[str, str], folder: Path) -> dict[str, str]:
-    """Spark takes several paths of files one by one; those of a store are separated by commas."""
-    if "path" not in options:
-        return options
-    paths = [_resolved(path.strip(), folder) for path in options["path"].split(",")]
-    return {**options, "path": ",".join(paths)}
-
-
-def _resolved(path: str, folder: Path) -> str:
-    return path if not path or _URI.match(path) else str(folder / Path(path).expanduser())
+def _resolved(place: str, path: str, folder: Path) -> str:
+    try:
+        return path if not path or _URI.match(path) else str(folder / Path(path).expanduser())
+    except (RuntimeError, ValueError):
+        raise ConfigError(f"{place} is {path!r}: there is no such home folder") from None
 
 
 def _substituted(value: Any, environment: Mapping[str, str]) -> Any:

@@ -27,9 +27,17 @@ def read_document(text: str) -> Any:
     class Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
         yaml_implicit_resolvers = _RESOLVERS
 
+        def construct_object(self, node: Any, deep: bool = False) -> Any:
+            """PyYAML lets through what int() and its like raise of `!!int abc`."""
+            try:
+                return super().construct_object(node, deep)
+            except (ValueError, LookupError, AttributeError, ArithmeticError):
+                kind = node.tag.rpartition(":")[2]
+                raise yaml.MarkedYAMLError(None, None, f"{node.value!r:.60} is no {kind}", node.start_mark) from None
+
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
             seen = set()
-            for key, _ in node.value:
+            for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():  # `!!map x` is refused below
                 name = str(key.value)
                 if name in seen:
                     raise yaml.MarkedYAMLError(None, None, f"the key {name} stands there twice", key.start_mark)

@@ -18,6 +18,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, StructType
 
 from cosmodrome.errors import ConfigError, CosmodromeError
+from cosmodrome.model import Property
 from cosmodrome.pipelines.definition import FILE_FORMATS, INPUT, Pipeline, Sink, Source, Step
 from cosmodrome.pipelines.folders import files_of, new_folder
 from cosmodrome.pipelines.running import explained
@@ -26,9 +27,9 @@ from cosmodrome.spark.sink_options import sink_options
 
 VALUE = "value"  # the body as text
 # Columns that say what a message is besides its body, in a row that becomes one.
-MESSAGE_COLUMNS = (
-    *("topic", "keys", "tags", "properties", "shardingKey", "delayLevel", "deliverAt", "brokerName", "queueId", "flag"),
-)
+MESSAGE_COLUMNS = ("topic", "keys", "tags", "properties", "shardingKey", "delayLevel", "deliverAt", "flag")
+# What was read has these, too: the queue it came from, which another topic need not have.
+QUEUE_COLUMNS = ("brokerName", "queueId")
 # A schema of these is that of the files. Messages, and lines of text, are JSON with its fields.
 _WITH_COLUMNS = FILE_FORMATS - {"text"}
 _SCHEMA = "write names and types, such as id long, price double"
@@ -173,10 +174,12 @@ def function(name: str, folder: Path) -> Callable[..., Any]:
 # --- writing
 
 
-def stream(pipeline: Pipeline, rows: DataFrame, *, available_now: bool = False) -> StreamingQuery:
-    """Start writing a stream to the sink."""
+def stream(
+    pipeline: Pipeline, rows: DataFrame, *, available_now: bool = False, same_queues: bool = False
+) -> StreamingQuery:
+    """Start writing a stream to the sink. With `same_queues`, brokerName and queueId say where in a topic rows go."""
     sink = _sink(pipeline)
-    made = prepared(rows, sink, streaming=True)
+    made = prepared(rows, sink, streaming=True, same_queues=same_queues)
     if sink.format in FILE_FORMATS:
         _check_folder(rows.sparkSession, sink.options["path"], pipeline.checkpoint)
     writer = made.writeStream.format(sink.format).options(**sink.options).queryName(pipeline.name)
@@ -223,19 +226,19 @@ def _last_batch(spark: SparkSession, log: str) -> int | None:
     return max((int(name) for name in files.names() if name.isdecimal()), default=None)
 
 
-def save(pipeline: Pipeline, rows: DataFrame) -> None:
-    """Write a table to the sink, and return when it is there."""
+def save(pipeline: Pipeline, rows: DataFrame, *, same_queues: bool = False) -> None:
+    """Write a table to the sink, and return when it is there; `same_queues` as in `stream`."""
     sink = _sink(pipeline)
-    made = prepared(rows, sink, streaming=False)
+    made = prepared(rows, sink, streaming=False, same_queues=same_queues)
     with new_folder(rows.sparkSession, sink) as target:
         writer = made.write.format(sink.format).options(**target.options).mode(sink.mode)
         (writer.partitionBy(*sink.partition_by) if sink.partition_by else writer).save()
 
 
-def prepared(rows: DataFrame, sink: Sink, *, streaming: bool) -> DataFrame:
+def prepared(rows: DataFrame, sink: Sink, *, streaming: bool, same_queues: bool = False) -> DataFrame:
     """Rows as the sink takes them; ConfigError names the column that it needs and that is not there."""
     if sink.format == "rocketmq":
-        return _messages(rows, sink, streaming=streaming)
+        return _messages(rows, sink, streaming=streaming, same_queues=same_queues)
     if sink.format in FILE_FORMATS:
         _check_partitions(rows.columns, sink.partition_by)
     if sink.format == "csv":
@@ -269,9 +272,10 @@ def _check_text(schema: StructType) -> None:
             )
 
 
-def _messages(rows: DataFrame, sink: Sink, *, streaming: bool) -> DataFrame:
+def _messages(rows: DataFrame, sink: Sink, *, streaming: bool, same_queues: bool) -> DataFrame:
     """Whatever is no part of a message becomes its JSON body."""
-    kept = [name for name in MESSAGE_COLUMNS if name in rows.columns]
+    wanted = (*MESSAGE_COLUMNS, *QUEUE_COLUMNS) if same_queues else MESSAGE_COLUMNS
+    kept = [name for name in wanted if name in rows.columns]
     if "body" in rows.columns:
         made = rows.select("body", *kept)
     elif sink.body == "column":
@@ -287,7 +291,14 @@ def _messages(rows: DataFrame, sink: Sink, *, streaming: bool) -> DataFrame:
         check_columns(made.schema, sink_options(sink.options, streaming=streaming))
     except ConfigError as error:
         raise ConfigError(f"sink: {error}") from None
-    return made
+    return made if "shardingKey" in kept else _with_sharding_key(made)
+
+
+def _with_sharding_key(rows: DataFrame) -> DataFrame:
+    """Read messages have it among their properties, where a sink takes it for RocketMQ's own."""
+    if not any(field.name == "properties" and isinstance(field.dataType, MapType) for field in rows.schema.fields):
+        return rows
+    return rows.withColumn("shardingKey", F.col("properties")[Property.SHARDING_KEY])
 
 
 def _json(fields: list[str]) -> Column:

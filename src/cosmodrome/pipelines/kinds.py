@@ -126,6 +126,7 @@ _READY = (
         source_formats=_ANY_SOURCE,
         sink_formats=_ANY_SINK,
         many_sources=True,
+        options={"queues": Option(_one_of("any", "same"), "any")},
     ),
     Kind(
         "store-scan",

@@ -63,10 +63,6 @@ def _slowed(pipeline: Pipeline, rows_per_second: float) -> Pipeline:
 
 
 def _replay_topics(spark: SparkSession, pipeline: Pipeline) -> StreamingQuery | Outcome:
-    if not pipeline.checkpoint:
-        raise ConfigError("checkpoint is missing: a folder in which Spark notes how far the replay has come")
-    if pipeline.options["tasks"] != 1:
-        raise ConfigError("options.tasks: a topic is replayed by one task, which keeps the order of its queues")
     options = _stream_options(pipeline)
     noted = _noted_end(spark, pipeline.checkpoint)
     if noted is not None and _is_reached(noted, _reached(spark, pipeline.checkpoint)):
@@ -79,7 +75,7 @@ def _replay_topics(spark: SparkSession, pipeline: Pipeline) -> StreamingQuery | 
     rows = _as_sent(spark, pipeline, read(spark, source, streaming=True, only=only))
     if noted is None:
         _note_end(spark, pipeline.checkpoint, end)
-    return stream(pipeline, rows, available_now=True)
+    return stream(pipeline, rows, available_now=True, same_queues=pipeline.options["queues"] == "same")
 
 
 def _stream_options(pipeline: Pipeline) -> dict[str, str]:
@@ -159,7 +155,8 @@ def _replay_files(spark: SparkSession, pipeline: Pipeline) -> Outcome:
         raise ConfigError(f"source: the files have no column {missing[0]}; replay what archive or store-scan wrote")
     sent = Observation("replay")
     ordered = rows.repartition(pipeline.options["tasks"], *QUEUE).sortWithinPartitions(*QUEUE, "queueOffset")
-    save(pipeline, _as_sent(spark, pipeline, ordered).observe(sent, F.count("*").alias("messages")))
+    messages = _as_sent(spark, pipeline, ordered).observe(sent, F.count("*").alias("messages"))
+    save(pipeline, messages, same_queues=pipeline.options["queues"] == "same")
     return Outcome({"messages": int(sent.get["messages"])})
 
 
@@ -167,7 +164,7 @@ def _replay_files(spark: SparkSession, pipeline: Pipeline) -> Outcome:
 
 
 def _as_sent(spark: SparkSession, pipeline: Pipeline, rows: DataFrame) -> DataFrame:
-    """Rows as a producer would send them."""
+    """Rows as a producer would send them, by no more tasks than share the rate, however many a step made."""
     rows = with_steps(spark, pipeline, rows.drop(VALUE))
     assert pipeline.sink is not None
     has_topic = any(name.lower() == "topic" for name in pipeline.sink.options)
@@ -175,7 +172,8 @@ def _as_sent(spark: SparkSession, pipeline: Pipeline, rows: DataFrame) -> DataFr
     if missing := [name for name in (*columns, *QUEUE, "properties") if name not in rows.columns]:
         raise ConfigError(f"a message needs the column {missing[0]}, which is not there; in steps, select *")
     check_column(rows, "properties", "map<string,string>", "leave source.properties out")
-    return rows.select(*columns, *_place(pipeline.options["queues"]), _own_properties().alias("properties"))
+    made = rows.select(*columns, *_place(pipeline.options["queues"]), _own_properties().alias("properties"))
+    return made.coalesce(pipeline.options["tasks"])
 
 
 def _place(queues: str) -> list[Column]:

@@ -19,7 +19,9 @@ def store_scan(spark: SparkSession, pipeline: Pipeline) -> Outcome:
     if (pipeline.source.option("onDamage") or OnDamage.REPORT).lower() != OnDamage.REPORT:
         return _saved(spark, pipeline, read(spark, pipeline.source, streaming=False), ())
     rows = read(spark, pipeline.source, streaming=False, onDamage="report")
-    damaged = rows.where("damage IS NOT NULL").select("file", "commitLogOffset", "damage")
+    # The offset is there with the metadata only, which the files may be asked to go without.
+    located = read(spark, pipeline.source, streaming=False, onDamage="report", metadataColumns="true")
+    damaged = located.where("damage IS NOT NULL").select("file", "commitLogOffset", "damage")
     return _saved(spark, pipeline, rows, [damaged])
 
 

@@ -432,7 +432,7 @@ def topic_list(text: str) -> tuple[str, ...]:
 def _pattern(text: str) -> str:
     try:
         re.compile(text)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:  # a{99999999999}, and brackets a thousand deep
         raise ValueError(f"it is no regular expression: {error}") from None
     return text
 

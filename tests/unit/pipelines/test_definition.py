@@ -251,6 +251,12 @@ def test_a_re_drive_may_say_where_its_transactions_are_noted() -> None:
         assert "the pipeline dead-letters sets it itself" in refused(document, sink={**sink, **contradiction})
 
 
+def test_only_a_topic_has_queues() -> None:
+    assert parse({**TRANSFORM, "options": {"queues": "same"}}, HERE).options == {"queues": "same"}
+    files = {"format": "parquet", "path": "out"}
+    assert "options.queues is same: parquet has no queues" in refused(TRANSFORM, sink=files, options={"queues": "same"})
+
+
 @pytest.mark.parametrize("document", [None, [], "text", 3])
 def test_what_is_no_pipeline_at_all(document: Any) -> None:
     assert "a pipeline is a YAML file with the keys: name" in refused(document)
@@ -267,6 +273,7 @@ def test_a_replay_may_end_and_has_options() -> None:
         "source": {"nameServer": "x:1", "subscribe": "a", "startingTimestamp": 5, "endingTimestamp": 9},
         "sink": {"nameServer": "x:1", "topic": "b"},
         "options": {"rate": 100},
+        "checkpoint": "marks",
     }
     assert parse(document, HERE).options == {"rate": 100, "tasks": 1, "queues": "hashed"}
     assert "the option endingTimestamp is 'soon'" in refused(
@@ -282,9 +289,101 @@ def test_a_replay_may_end_and_has_options() -> None:
     assert parse(document, HERE).source.option("ENDINGtimestamp") == "9"
 
 
+@pytest.mark.parametrize("name", ["minPartitions", "maxrecordsperpartition", "maxTasksPerBatch"])
+def test_nothing_splits_the_queues_of_a_replay(name: str) -> None:
+    """Two tasks would lose the order of a queue, and each would have the whole rate."""
+    source = {"nameServer": "x:1", "subscribe": "a"}
+    replay = {**REPLAY, "source": source, "checkpoint": "marks"}
+    assert parse(replay, HERE).source.options == source
+    assert f"source.{name}: a topic is replayed by one task" in refused(replay, source={**source, name: 2})
+    assert "options.tasks: a topic is replayed by one task" in refused(replay, options={"tasks": 2})
+    assert "checkpoint is missing: a folder in which Spark notes" in refused(replay, checkpoint=None)
+    assert parse({**REPLAY, "options": {"tasks": 2}}, HERE).options["tasks"] == 2  # files
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ({"source": {"subscribe": "orders"}}, "source.subscribe: orders has no dead letters; those of the group"),
+        ({"source": {"Topic": "%DLQ%a, %RETRY%a"}}, "source.Topic: %RETRY%a has no dead letters"),
+        ({"source": {"assign": '{"orders": {"b": [0]}}'}}, "source.assign: orders has no dead letters"),
+        ({"options": {"redrive": True}}, "options.state is missing: a folder that remembers what has been sent again"),
+    ],
+)
+def test_what_dead_letters_cannot_be(more: dict[str, Any], text: str) -> None:
+    sink = {"nameServer": "x:1"}
+    source = {"nameServer": "x:1", **more.get("source", {"subscribePattern": "%DLQ%.*"})}
+    assert text in refused({"pipeline": "dead-letters", "sink": sink, **more, "source": source})
+
+
+@pytest.mark.parametrize("name", ["subExpression", "tags", "SQL", "where"])
+def test_an_audit_has_no_filter(name: str) -> None:
+    document: dict[str, Any] = {
+        "pipeline": "audit",
+        "source": {"nameServer": "x:1", "subscribe": "a"},
+        "sink": {"path": "audit"},
+    }
+    assert parse(document, HERE).kind.name == "audit"
+    told = refused(document, source={**document["source"], name: "tags = 'a'" if name in ("SQL", "where") else "a"})
+    assert f"source.{name}: an audit looks at every message; what a filter skips would be a gap" in told
+
+
 def test_several_values_may_be_a_list() -> None:
     source = {**ARCHIVE["source"], "subscribe": ["orders", "payments"]}
     assert parse({**ARCHIVE, "source": source}, HERE).source.options["subscribe"] == "orders,payments"
+
+
+SCAN: dict[str, Any] = {"pipeline": "store-scan", "source": {"path": "store"}, "sink": {"path": "scan"}}
+
+
+@pytest.mark.parametrize("name", ["path", "Path", "PATH"])
+@pytest.mark.parametrize("given", ["a, /b ,s3a://c", ["a", "/b", "s3a://c"]])
+def test_a_scan_has_several_stores(name: str, given: Any) -> None:
+    made = parse({**SCAN, "source": {name: given}}, HERE)
+    assert made.source.options == {"path": "/jobs/a,/b,s3a://c"}
+
+
+def test_a_path_of_files_is_one_with_whatever_commas_it_has() -> None:
+    made = parse({**SCAN, "sink": {"path": "a,b"}}, HERE)
+    assert made.sink is not None
+    assert made.sink.options == {"path": "/jobs/a,b"}
+    pattern = {"format": "parquet", "path": "{a,b}/topic=orders"}
+    assert parse({**REPLAY, "source": pattern}, HERE).source.options == {"path": "/jobs/{a,b}/topic=orders"}
+    assert parse({**REPLAY, "source": {**pattern, "path": ["a"]}}, HERE).source.options == {"path": "/jobs/a"}
+    several = ["a", "b"]
+    assert "source.path is ['a', 'b']: it must be one; a pattern names several folders, such as {a,b}" in refused(
+        REPLAY, source={"format": "parquet", "path": several}
+    )
+    assert "sink.path is ['a', 'b']: it must be one" in refused(SCAN, sink={"path": several})
+    assert "sink.path is missing" in refused(SCAN, sink={"path": []})
+
+
+def test_an_option_stands_there_once_however_it_is_written() -> None:
+    assert "source.Path and source.path are the same option; give one of them" in refused(
+        SCAN, source={"path": "a", "Path": "b"}
+    )
+    assert "source.paths is for Spark's load; write path" in refused(SCAN, source={"paths": '["a"]'})
+    own = {"pipeline": "my.module:job", "options": {"Day": 1, "day": 2}}  # these are read by whoever wrote it
+    assert parse(own, HERE).options == {"Day": "1", "day": "2"}
+
+
+@pytest.mark.parametrize(
+    ("more", "place"),
+    [
+        ({"sink": {"path": "~nobody-of-that-name/a"}}, "sink.path"),
+        ({"checkpoint": "~nobody-of-that-name/a"}, "checkpoint"),
+        ({**SCAN, "source": {"path": ["/a", "~nobody-of-that-name/a"]}}, "source.path"),
+        ({"pipeline": "audit", "options": {"html": "~nobody-of-that-name/a"}}, "options.html"),
+    ],
+)
+def test_a_home_that_is_not_there_is_told(more: dict[str, Any], place: str) -> None:
+    assert f"{place} is '~nobody-of-that-name/a': " in refused(ARCHIVE, **more)
+
+
+@pytest.mark.parametrize("pattern", ["a{99999999999}", "(" * 20_000 + ")" * 20_000, "["])
+def test_a_pattern_that_cannot_be_is_told(pattern: str) -> None:
+    told = refused(ARCHIVE, source={"nameServer": "x:1", "subscribePattern": pattern})
+    assert "it is no regular expression" in told
 
 
 @pytest.mark.parametrize(
@@ -385,6 +484,23 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     path.write_text("!!python/object/apply:os.system ['true']")
     with pytest.raises(ConfigError, match="is no YAML"):
         load(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("!!map x", "!!set x", "!!omap x", "!!pairs x", "!!seq x", "!!str {}", "!!int abc", "!!int ''", "!!float abc"),
+        *("!!bool abc", "!!timestamp abc", "!!timestamp 2026-13-45", "!!binary ü", "!!binary a", "!!null {}", "!x y"),
+    ],
+)
+def test_a_tag_that_does_not_fit_is_no_yaml(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(f"pipeline: archive\nsource: {text}")
+    with pytest.raises(ConfigError, match=r"bad.yaml is no YAML: line 2, column \d+: "):
+        load(path)
+    path.write_text("pipeline: archive")
+    with pytest.raises(ConfigError, match=r"bad.yaml: --set source=!.*: line 1, column 1: "):
+        load(path, [f"source={text}"])
 
 
 _scalars = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8), st.dates())
