@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import threading
 from typing import Any
@@ -15,6 +16,7 @@ from cosmodrome.codes import RequestCode
 from cosmodrome.config import KIB
 from cosmodrome.errors import ConfigError, ConnectionFailed
 from cosmodrome.model import Message, MessageQueue
+from cosmodrome.spark import stream as stream_module
 from cosmodrome.spark.batch import FilteringReader, RocketMQReader
 from cosmodrome.spark.link import Cluster as Link
 from cosmodrome.spark.options import LinkOptions, source_options
@@ -357,7 +359,8 @@ def test_deleted_messages_end_a_read_or_are_passed_by(aged: Cluster) -> None:
 
 
 @pytest.mark.rocketmq(brokers=2)
-def test_a_stream_goes_on_without_a_broker_that_is_gone(rocketmq: Cluster) -> None:
+def test_a_stream_goes_on_without_a_broker_that_is_gone(rocketmq: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_module, "ROUTE_INTERVAL_SECONDS", math.inf)  # it knows where they were
     rocketmq.create_topic("orders", queues=1)
     fill(rocketmq, "orders", numbered(0, 3))
     reader = stream_reader(rocketmq, "orders", **{"fetchOffset.numRetries": "1"})

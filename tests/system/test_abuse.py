@@ -26,7 +26,7 @@ from tests.system.cluster import running_cluster
 from tests.system.daemons import Daemon, up
 
 TIMEOUT_MS = 5_000
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 180
 TOPIC, FULL_TOPIC, GROUP = "Good", "Full", "good"
 KIB, MIB = 1024, 1024 * 1024
 PULL_COUNT = 32

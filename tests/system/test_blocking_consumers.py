@@ -228,7 +228,7 @@ async def test_reading_pushing_asking_and_transactions(tmp_path: Path) -> None:
         with asker, TransactionProducer("payments", cluster.namesrv, check=check) as producer, consumer:
             for body in outcome:
                 producer.send_in_transaction(Message("asked", body), lambda message: outcome[message.body])
-            assert asker.request(Message("asked", b"question"), timeout_ms=10_000).body == b"answer"
+            assert asker.request(Message("asked", b"question"), timeout_ms=30_000).body == b"answer"
             futures = [asker.request_async(Message("asked", b"question"), timeout_ms=10_000) for _ in range(5)]
             assert {future.result(PATIENCE_SECONDS).body for future in futures} == {b"answer"}
         assert handled == {b"kept", b"question"}

@@ -25,7 +25,7 @@ def consume_by(handler):
     consumer.start()
     for number in range(100):
         producer.send(Message("orders", b"%d" % number))
-    assert called.wait(10)
+    assert called.wait(30)
 """
 SITUATIONS = {
     "nothing under way": "",
@@ -54,7 +54,7 @@ def send():
         called.set()
 for _ in range(4):
     threading.Thread(target=send, daemon=True).start()
-assert called.wait(10)
+assert called.wait(30)
 """,
     "threads that send": """
 def send():
@@ -77,7 +77,7 @@ from cosmodrome.blocking import TransactionProducer
 transactions = TransactionProducer("payments", namesrv, check=execute)
 transactions.start()
 threading.Thread(target=transactions.send_in_transaction, args=(Message("orders", b"x"), execute), daemon=True).start()
-assert called.wait(10)
+assert called.wait(30)
 """,
     "sends nobody waits for": """
 for _ in range(500):
@@ -127,14 +127,14 @@ async def test_ctrl_c_ends_a_call_that_waits_and_the_client_goes_on(tmp_path: Pa
     signal.signal(signal.SIGINT, signal.default_int_handler)  # tests may run in the background, where it is ignored
     with Producer("app", sys.argv[1]) as producer, TopicReader("quiet", namesrv=sys.argv[1]) as reader:
         for _ in range(20):
-            threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGINT)).start()
             try:
+                threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGINT)).start()
                 while True:
                     producer.send(Message("orders", b"x"))
             except KeyboardInterrupt:
                 pass
-        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
         try:
+            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
             next(iter(reader))
         except KeyboardInterrupt:
             print("interrupted")
@@ -151,10 +151,10 @@ async def test_ctrl_c_ends_a_call_whichever_thread_gets_the_signal(tmp_path: Pat
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with TopicReader("quiet", namesrv=sys.argv[1]) as reader:
-        killer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
-        killer.start()
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # of this thread alone
         try:
+            killer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
+            killer.start()
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # of this thread alone
             next(iter(reader))
         except KeyboardInterrupt:
             print("interrupted")

@@ -59,9 +59,9 @@ class BrokerNode:
         """The first start chooses a port, which stays."""
         if self._broker is not None:
             raise ClusterError(f"{self.name} runs already")
-        self._release_port()
         broker = Broker(self._config, self._store, NET, self._clock, used=lambda _path: 0.0)
         await broker.start()
+        self._release_port()
         self._broker, self.address = broker, broker.address
         self._config = dataclasses.replace(self._config, listen_port=int(broker.address.rpartition(":")[2]))
         self._stop = asyncio.Event()
@@ -88,12 +88,14 @@ class BrokerNode:
         left.mkdir()
         copy(self.folder, left)
         cut_off_broker(broker)
+        self._keep_port()
         await self.stop()
         shutil.rmtree(self.folder)
         left.rename(self.folder)
 
     def _keep_port(self) -> None:
         """Bound and not listened on: clients are refused, and the system gives it to nobody else."""
+        self._release_port()
         host, _, port = self.address.rpartition(":")
         self._port = socket.socket()
         self._port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -94,7 +94,7 @@ async def test_a_message_may_be_changed_as_soon_as_its_send_has_begun(way: str) 
             message.keys = ["k"] if not number else message.keys
             assert isinstance(message.keys, list)
             message.keys[0] = f"key{number}"
-            getattr(producer, way)(message, timeout_ms=500).add_done_callback(asyncio.Future.exception)
+            getattr(producer, way)(message, timeout_ms=5_000).add_done_callback(asyncio.Future.exception)
         await cluster.broker.asked.wait_for(SEND, 5)
     stored = {one.body: properties_string.decode(one.properties) for one in cluster.broker.queues["T", 0]}
     seen = {(body, of["TAGS"], of["KEYS"], of["n"]) for body, of in stored.items()}

@@ -138,7 +138,7 @@ async def test_an_answer_that_is_late_is_dropped() -> None:
     async with fake_cluster(T=1) as cluster, RequestProducer("g", cluster.namesrv) as producer:
         cluster.broker.answers[SEND] = answering(cluster.broker)
         with pytest.raises(CallTimeout, match="whoever consumes T"):
-            await producer.request(Message("T", b"x"), timeout_ms=100)
+            await producer.request(Message("T", b"x"), timeout_ms=1_000)
         (command,) = cluster.broker.asked.of(SEND)
         push(cluster.broker, asked_properties(command)["CORRELATION_ID"], b"late")
         cluster.broker.answers[SEND] = answering(cluster.broker, b"in time")
@@ -155,7 +155,7 @@ async def test_requests_in_the_background_have_futures_and_callbacks() -> None:
         outcome = await heard.get()
         assert isinstance(outcome, ReceivedMessage)
         cluster.broker.answers[SEND] = answering(cluster.broker)
-        producer.request_async(Message("T", b"x"), callback=heard.put_nowait, timeout_ms=50)
+        producer.request_async(Message("T", b"x"), callback=heard.put_nowait, timeout_ms=1_000)
         assert isinstance(await heard.get(), CallTimeout)
 
 

@@ -172,7 +172,7 @@ async def test_an_end_that_is_not_heard_is_left_to_the_brokers_question(
 ) -> None:
     async with fake_cluster(T=4) as cluster, transactional(cluster) as producer:
         cluster.broker.answers[END] = answer
-        result = await producer.send_in_transaction(Message("T", b"a"), saying(COMMIT), timeout_ms=300)
+        result = await producer.send_in_transaction(Message("T", b"a"), saying(COMMIT), timeout_ms=2_000)
     assert result.state is COMMIT
     assert "the broker will ask" in caplog.text
 
@@ -399,7 +399,7 @@ async def test_an_outcome_is_told_even_if_its_sender_is_cancelled_meanwhile() ->
                 asyncio.get_running_loop().call_soon(sending.cancel)
                 return COMMIT
 
-            sending = asyncio.create_task(producer.send_in_transaction(Message("T", b"a"), execute, timeout_ms=300))
+            sending = asyncio.create_task(producer.send_in_transaction(Message("T", b"a"), execute, timeout_ms=2_000))
             await asyncio.gather(sending, return_exceptions=True)
             assert sending.cancelled()
         assert cluster.broker.asked.count(END) == 1  # at the latest before the producer is stopped
