@@ -11,7 +11,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from cosmodrome.testing import Cluster
-from tests.bounded import line_of
 from tests.spark.helpers import fill, numbered
 
 PROGRAM = Path(__file__).with_name("mortal_driver.py")
@@ -35,14 +34,9 @@ class Driver:
 
     def __init__(self, cluster: Cluster, checkpoint: Path, fault: str = "") -> None:
         args = [sys.executable, str(PROGRAM), cluster.namesrv, "rows", "copies", str(checkpoint), fault]
-        self._process = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        assert self._process.stdout is not None
-        self._output = self._process.stdout
-        try:
-            self.jvm = int(line_of(self._output, DEADLINE_SECONDS))
-        except BaseException:
-            self._process.kill()
-            raise
+        self._process = subprocess.Popen(
+            args, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
 
     def ended(self) -> int:
         try:
@@ -51,9 +45,9 @@ class Driver:
             self.kill()
 
     def kill(self) -> None:
-        for pid in (self.jvm, self._process.pid):
-            if self._process.poll() is None:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        """With all of Spark's processes: its Python daemons lead groups of their own, but no sessions."""
+        for path in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if os.getsid(int(path.name)) == self._process.pid:
+                    os.kill(int(path.name), signal.SIGKILL)
         self._process.wait(DEADLINE_SECONDS)
-        self._output.close()

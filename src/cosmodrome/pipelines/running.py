@@ -18,7 +18,7 @@ from cosmodrome.errors import CallTimeout, ConfigError, ConnectionFailed, Cosmod
 from cosmodrome.pipelines.definition import Pipeline
 from cosmodrome.pipelines.outcome import Outcome
 from cosmodrome.spark.sessions import session
-from cosmodrome.spark.watching import lag
+from cosmodrome.spark.watching import lag, rows_and_rate
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,14 +84,14 @@ class _Follower:
             if mark <= self._last:
                 continue
             self._last = mark
-            rows = int(told["numInputRows"] or 0)
+            rows, rate = rows_and_rate(told)
             self.total_rows += rows
             yield Progress(
                 self.name,
                 mark[0],
                 rows,
                 self.total_rows,
-                float(told["processedRowsPerSecond"] or 0.0),
+                rate,
                 float((told["durationMs"] or {}).get("triggerExecution", 0)) / 1000,
                 lag(told),
                 mark[1],

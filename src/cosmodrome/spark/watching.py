@@ -24,6 +24,13 @@ def lag(progress: Mapping[str, Any] | None) -> dict[str, int]:
     return total
 
 
+def rows_and_rate(progress: Mapping[str, Any]) -> tuple[int, float]:
+    """How many rows a micro-batch read, and how many a second. Spark Connect tells it of each source only."""
+    sources = progress.get("sources", ()) if progress.get("numInputRows") is None else (progress,)
+    rows = sum(int(source.get("numInputRows") or 0) for source in sources)
+    return rows, sum(float(source.get("processedRowsPerSecond") or 0.0) for source in sources)
+
+
 def _offsets(text: Any) -> dict[Any, int]:
     """Of sources other than ours there are none, whatever their offsets look like."""
     try:
@@ -58,6 +65,6 @@ def lag_listener(show: Callable[[str], None] = print) -> StreamingQueryListener:
 def summary(progress: Mapping[str, Any]) -> str:
     """One line on a micro-batch."""
     behind_by = ", ".join(f"{topic} {count:,}" for topic, count in sorted(lag(progress).items())) or "nothing"
-    rows, rate = progress.get("numInputRows") or 0, progress.get("processedRowsPerSecond") or 0.0
+    rows, rate = rows_and_rate(progress)
     name = progress.get("name") or progress.get("id")
     return f"{name}, batch {progress.get('batchId')}: {rows:,} rows, {rate:,.0f} rows/s; behind: {behind_by}"

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from cosmodrome.spark import lag
 from cosmodrome.spark.progress import MeanSize, Patience
-from cosmodrome.spark.watching import summary
+from cosmodrome.spark.watching import rows_and_rate, summary
 
 
 def test_a_batch_waits_for_enough_but_not_for_ever() -> None:
@@ -48,3 +48,11 @@ def test_lag_comes_out_of_sparks_progress() -> None:
     assert lag(progress) == {"orders": 4, "new": 2}
     assert lag(None) == {}
     assert summary(progress) == "q, batch 3: 1,200 rows, 10 rows/s; behind: new 2, orders 4"
+
+
+def test_rows_and_rate_are_those_of_the_sources_where_spark_tells_no_others() -> None:
+    sources = [{"numInputRows": 30, "processedRowsPerSecond": 2.5}, {"numInputRows": 12, "processedRowsPerSecond": 1.5}]
+    assert rows_and_rate({"sources": sources}) == (42, 4.0)
+    assert rows_and_rate({"numInputRows": None, "processedRowsPerSecond": None, "sources": sources}) == (42, 4.0)
+    assert rows_and_rate({"numInputRows": 7, "processedRowsPerSecond": 1.0, "sources": sources}) == (7, 1.0)
+    assert rows_and_rate({"numInputRows": 0, "sources": sources[:1]}) == (0, 0.0)
