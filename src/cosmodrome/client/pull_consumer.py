@@ -303,6 +303,8 @@ class PullConsumer(Startable):
         """Store what was updated, of one queue or of all; CosmodromeError if a broker did not."""
         self._require_running()
         if queue is None:
+            for topic in {wrapped.topic for wrapped in self._consumed}:
+                await self._instance.routes.topic(topic)
             await self._offsets.store(dict(self._consumed))
             return
         wrapped = await self._routed(queue)

@@ -31,8 +31,8 @@ from cosmodrome.spark.options import SourceOptions, source_options
 from cosmodrome.spark.pool import connected
 from cosmodrome.spark.positions import Positions
 from cosmodrome.spark.progress import Offsets, to_json
-from cosmodrome.wire.bodies import GroupList
-from cosmodrome.wire.requests import TopicHeader
+from cosmodrome.wire.bodies import ConsumeStats, GroupList
+from cosmodrome.wire.requests import ConsumeStatsRequest, TopicHeader
 
 log = logging.getLogger(__name__)
 
@@ -128,11 +128,22 @@ def inside(
 
 def consumers(cluster: Cluster, topic: str, queues: Collection[MessageQueue]) -> set[str]:
     """Groups that subscribe to the topic now, or have committed offsets of it."""
-    brokers = {cluster.member(queue) for queue in queues}
-    replies = [
-        cluster.ask(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic)) for address in sorted(brokers)
-    ]
-    return {group for reply in replies for group in GroupList.decode(bytes(reply.body)).groups}
+    brokers = sorted({cluster.member(queue) for queue in queues})
+    return {group for address in brokers for group in _consumers_at(cluster, address, topic)}
+
+
+def _consumers_at(cluster: Cluster, address: str, topic: str) -> set[str]:
+    """Apache's 5.3 brokers count a topic that somebody subscribes to as a group of that name; one that is there in
+    truth has committed something."""
+    reply = cluster.ask(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic))
+    found = set(GroupList.decode(bytes(reply.body)).groups)
+    return found if topic not in found or _has_committed(cluster, address, topic, topic) else found - {topic}
+
+
+def _has_committed(cluster: Cluster, address: str, group: str, topic: str) -> bool:
+    # Of all topics: about one that it is asked for by name, a broker tells whether or not anything was committed.
+    reply = cluster.ask(address, RequestCode.GET_CONSUME_STATS, ConsumeStatsRequest(group))
+    return any(queue.topic == topic for queue in ConsumeStats.decode(bytes(reply.body)).offsets)
 
 
 def _read(spark: SparkSession, given: Mapping[str, str], snapshot: Snapshot) -> DataFrame:

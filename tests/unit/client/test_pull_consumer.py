@@ -127,6 +127,13 @@ async def test_what_makes_no_sense_is_refused_before_it_is_asked() -> None:
 # --- offsets
 
 
+async def test_offsets_are_stored_though_nothing_was_pulled() -> None:
+    async with pulling(5) as (cluster, consumer):
+        consumer.update_consume_offset(Q0, 3)
+        await consumer.persist_consume_offset()
+        assert cluster.broker.offsets[GROUP, "T", 0] == 3
+
+
 async def test_an_updated_offset_is_known_here_and_stored_when_asked() -> None:
     async with pulling(5) as (cluster, consumer):
         assert await consumer.fetch_consume_offset(Q0) is None
