@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +16,8 @@ Line = dict[str, Any]
 READY_TIMEOUT_S = 60
 END_TIMEOUT_S = 60
 RUN_TIMEOUT_S = 120
+ADMIN_TIMEOUT_S = 60
+ADMIN_TRIES = 3
 # One JVM per program: they live for seconds, so a quick start matters more than peak speed.
 CLIENT_OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 
@@ -112,6 +115,25 @@ def run_java(
         running.wait_line('"done"', timeout_s)
         running.finish(END_TIMEOUT_S)
     return running
+
+
+def mqadmin(
+    version: str, words: Sequence[str], said: str, home: Path, defines: Mapping[str, str] | None = None
+) -> None:
+    """Run a verb as an operator does; `said` is what it says when it has done it.
+
+    It gives a broker 5 s to answer, which one that has just started may not keep; then it is asked again, and may have
+    done it the first time.
+    """
+    startup = "org.apache.rocketmq.tools.command.MQAdminStartup"
+    properties = {"user.home": str(home), **(defines or {})}
+    command = [*java_command(Build("client", version), startup, properties, CLIENT_OPTIONS), *words]
+    env = {**os.environ, "ROCKETMQ_HOME": str(home)}
+    for _ in range(ADMIN_TRIES):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=ADMIN_TIMEOUT_S, env=env, check=False)
+        if said in done.stdout or "existed" in done.stdout + done.stderr:
+            return
+    raise AssertionError(done)
 
 
 def java_command(build: Build, main: str, properties: Mapping[str, str], options: Sequence[str]) -> list[str]:

@@ -82,7 +82,12 @@ class Build:
         _say(f"fetching the {self.role} jars of RocketMQ {self.version} from Maven Central")
         command = [_tool("mvn"), "-B", "-q", "-f", str(self.pom), f"-Drocketmq.version={self.version}"]
         command += ["dependency:copy-dependencies", "-DincludeScope=runtime"]
-        _run([*command, f"-DoutputDirectory={self.folder / 'lib'}"], FETCH_TIMEOUT_S)
+        command.append(f"-DoutputDirectory={self.folder / 'lib'}")
+        try:
+            _run(command, FETCH_TIMEOUT_S)
+        except SetupError as error:
+            _say(f"fetching again: {error}")  # a download that breaks off is the network's, not ours
+            _run(command, FETCH_TIMEOUT_S)
 
     def _compile(self) -> None:
         _say(f"compiling {len(self.sources)} Java files against RocketMQ {self.version}")

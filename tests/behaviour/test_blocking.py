@@ -27,7 +27,7 @@ from cosmodrome.blocking import (
 )
 from cosmodrome.errors import InvalidMessage
 from tests.behaviour.clusters import Cluster
-from tests.behaviour.support import ASK_INTERVAL_S, PATIENCE_S, Inbox, bodies, fresh
+from tests.behaviour.support import ASK_INTERVAL_S, PATIENCE_S, SEND_TIMEOUT_MS, Inbox, bodies, fresh
 from tests.bounded import in_time
 
 
@@ -49,7 +49,9 @@ def test_threads_send_in_every_way_and_all_arrives(cluster: Cluster) -> None:
     queues = cluster.create_topic(topic)
     with Producer(fresh("producer"), cluster.namesrv) as producer, ThreadPoolExecutor(8) as threads:
         assert list(producer.publish_queues(topic)) == queues
-        results = list(threads.map(lambda body: producer.send(Message(topic, body)), sent[:20]))
+        results = list(
+            threads.map(lambda body: producer.send(Message(topic, body), timeout_ms=SEND_TIMEOUT_MS), sent[:20])
+        )
         results += [future.result() for future in [producer.send_async(Message(topic, body)) for body in sent[20:40]]]
         for body in sent[40:50]:
             producer.send_oneway(Message(topic, body))
@@ -70,11 +72,11 @@ def test_a_handler_may_send(cluster: Cluster) -> None:
     with Producer(fresh("producer"), cluster.namesrv) as producer:
 
         def forward(message: ReceivedMessage) -> None:
-            producer.send(Message(answers, message.body))
+            producer.send(Message(answers, message.body), timeout_ms=SEND_TIMEOUT_MS)
 
         with consumer(cluster, questions, forward), consumer(cluster, answers, inbox):
             for body in sent:
-                producer.send(Message(questions, body))
+                producer.send(Message(questions, body), timeout_ms=SEND_TIMEOUT_MS)
             wait_until(lambda: len(inbox.messages) >= len(sent))
     assert inbox.sorted == sorted(sent)
 
@@ -126,7 +128,7 @@ def test_taking_messages_one_by_one_and_by_hand(cluster: Cluster) -> None:
     (queue,) = cluster.create_topic(topic, 1)
     with Producer(fresh("producer"), cluster.namesrv) as producer:
         for body in sent:
-            producer.send(Message(topic, body))
+            producer.send(Message(topic, body), timeout_ms=SEND_TIMEOUT_MS)
     member = LitePullConsumer(group, cluster.namesrv, consume_from=ConsumeFrom.FIRST_OFFSET)
     member.subscribe(topic)
     found: list[bytes] = []

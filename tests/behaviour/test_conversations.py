@@ -19,7 +19,7 @@ from cosmodrome.client.tracing import find_traces
 from cosmodrome.errors import CallTimeout, InvalidMessage, RouteNotFound
 from cosmodrome.wire.trace import EndTransaction, Pub, SubAfter, SubBefore, TraceRecord
 from tests.behaviour.clusters import Cluster
-from tests.behaviour.support import PATIENCE_S, Inbox, consumer, fresh, limited, send_bodies, until
+from tests.behaviour.support import PATIENCE_S, SEND_TIMEOUT_MS, Inbox, consumer, fresh, limited, send_bodies, until
 
 SILENCE_MS = 3_000  # in which a slow broker takes a message all the same
 COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN
@@ -135,7 +135,7 @@ async def test_what_happened_to_a_message_is_found_by_its_id_and_its_key(cluster
             raise RuntimeError("not now")
 
     async with Producer(producer_group, cluster.namesrv, trace=True) as producer:
-        sent = await producer.send(Message(topic, b"a", tags="red", keys=key))
+        sent = await producer.send(Message(topic, b"a", tags="red", keys=key), timeout_ms=SEND_TIMEOUT_MS)
     async with consumer(cluster, group, topic, fail_once, trace=True):
         await inbox.has([b"a", b"a"])
     for wanted in (sent.msg_id, key):

@@ -59,14 +59,17 @@ async def a_delivery_time_is_kept(cluster: Cluster) -> None:
 async def a_message_is_taken_back_before_its_time(cluster: Cluster) -> None:
     topic, inbox = fresh("topic"), Inbox()
     cluster.create_topic(topic, 1)
-    delays = {b"recalled": timedelta(seconds=3), b"kept": timedelta(seconds=4)}
+    delays = {b"recalled": timedelta(seconds=8), b"kept": timedelta(seconds=9)}
     async with Producer(fresh("producer"), cluster.namesrv) as producer:
         if not cluster.has_timers:
-            result = await producer.send(Message(topic, b"kept", delay=delays[b"kept"]))
+            result = await producer.send(Message(topic, b"kept", delay=delays[b"kept"]), timeout_ms=SEND_TIMEOUT_MS)
             assert result.recall_handle == ""
             return
         async with consumer(cluster, fresh("group"), topic, inbox):
-            results = {body: await producer.send(Message(topic, body, delay=delay)) for body, delay in delays.items()}
+            results = {
+                body: await producer.send(Message(topic, body, delay=delay), timeout_ms=SEND_TIMEOUT_MS)
+                for body, delay in delays.items()
+            }
             recalled = results[b"recalled"]
             assert await producer.recall(topic, recalled.recall_handle) == recalled.msg_id
             await inbox.has([b"kept"])

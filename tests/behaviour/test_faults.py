@@ -12,7 +12,7 @@ from cosmodrome import ClientConfig, Message, Producer, ProducerOptions, SendCon
 from cosmodrome.errors import SendFailed
 from interop.ours import CosmodromeBroker
 from tests.behaviour.clusters import BROKER_NAME, Cluster
-from tests.behaviour.support import PATIENCE_S, Inbox, bodies, consumer, fresh, until
+from tests.behaviour.support import PATIENCE_S, SEND_TIMEOUT_MS, Inbox, bodies, consumer, fresh, until
 
 HUNG = "broker-hung"
 TRY_MS = 3_000  # for the one that hangs
@@ -61,7 +61,7 @@ async def test_clients_outlive_their_broker(cluster: Cluster) -> None:
         Producer(fresh("producer"), cluster.namesrv) as producer,
     ):
         for body in first:
-            await producer.send(Message(topic, body))
+            await producer.send(Message(topic, body), timeout_ms=SEND_TIMEOUT_MS)
         await inbox.has(first)
         await asyncio.to_thread(cluster.restart_broker)
         for body in second:

@@ -12,6 +12,7 @@ from cosmodrome.errors import ClientError
 from tests.behaviour.clusters import Cluster
 from tests.behaviour.support import (
     PATIENCE_S,
+    SEND_TIMEOUT_MS,
     Inbox,
     bodies,
     consumer,
@@ -89,8 +90,8 @@ async def test_assigned_queues_and_seeking(cluster: Cluster) -> None:
     sent = bodies(6)
     async with Producer(fresh("producer"), cluster.namesrv) as producer:
         for body in sent:
-            await producer.send(Message(topic, body), queues[0])
-        await producer.send(Message(topic, b"elsewhere"), queues[1])
+            await producer.send(Message(topic, body), queues[0], timeout_ms=SEND_TIMEOUT_MS)
+        await producer.send(Message(topic, b"elsewhere"), queues[1], timeout_ms=SEND_TIMEOUT_MS)
     await readable(cluster, topic, sent[-1])
     member = lite(cluster, group)
     member.assign(queues[:1])
@@ -142,7 +143,7 @@ async def test_paused_queues_rest(cluster: Cluster) -> None:
     async with lite(cluster, fresh("group"), topic) as member, Producer(fresh("p"), cluster.namesrv) as producer:
         member.pause(queues[:1])
         for queue in queues:
-            await producer.send(Message(topic, str(queue.queue_id).encode()), queue)
+            await producer.send(Message(topic, str(queue.queue_id).encode()), queue, timeout_ms=SEND_TIMEOUT_MS)
         assert await polled(member, 1) == [b"1"]
         assert await member.poll(300) == []
         member.resume(queues[:1])

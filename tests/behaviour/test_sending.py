@@ -28,7 +28,7 @@ from cosmodrome.client.outgoing import MAX_BODY_BYTES
 from cosmodrome.errors import ClientError, CosmodromeError, InvalidMessage, RouteNotFound
 from cosmodrome.wire.command import Command
 from tests.behaviour.clusters import BROKER_NAME, Cluster
-from tests.behaviour.support import PATIENCE_S, Inbox, bodies, consumer, fresh, limited, send, until
+from tests.behaviour.support import PATIENCE_S, SEND_TIMEOUT_MS, Inbox, bodies, consumer, fresh, limited, send, until
 
 
 async def received(cluster: Cluster, topic: str, count: int) -> list[ReceivedMessage]:
@@ -53,7 +53,7 @@ async def test_send_tells_where_each_message_went(cluster: Cluster) -> None:
     queues = cluster.create_topic(topic, 4)
     async with Producer(fresh("producer"), cluster.namesrv) as producer:
         assert list(await producer.publish_queues(topic)) == queues
-        results = [await producer.send(Message(topic, body)) for body in sent]
+        results = [await producer.send(Message(topic, body), timeout_ms=SEND_TIMEOUT_MS) for body in sent]
     assert {result.status for result in results} == {SendStatus.SEND_OK}
     assert len({result.msg_id for result in results}) == len(results)
     assert sorted(result.queue for result in results) == sorted(queues * 3)  # in turn
@@ -132,10 +132,17 @@ async def test_a_chosen_queue(cluster: Cluster) -> None:
     keys = [f"key-{number % 5}" for number in range(20)]
     async with Producer(fresh("producer"), cluster.namesrv) as producer:
         for number, queue in enumerate(queues):
-            assert (await producer.send(Message(topic, b"given"), queue)).queue == queue
-            assert (await producer.send(Message(topic, b"chosen"), selector=choose, arg=number)).queue == queue
-        by_key = [await producer.send(Message(topic, b"keyed", sharding_key=key)) for key in keys]
-        by_hash = [await producer.send(Message(topic, b"hashed"), selector=select_by_hash, arg=key) for key in keys]
+            assert (await producer.send(Message(topic, b"given"), queue, timeout_ms=SEND_TIMEOUT_MS)).queue == queue
+            assert (
+                await producer.send(Message(topic, b"chosen"), selector=choose, arg=number, timeout_ms=SEND_TIMEOUT_MS)
+            ).queue == queue
+        by_key = [
+            await producer.send(Message(topic, b"keyed", sharding_key=key), timeout_ms=SEND_TIMEOUT_MS) for key in keys
+        ]
+        by_hash = [
+            await producer.send(Message(topic, b"hashed"), selector=select_by_hash, arg=key, timeout_ms=SEND_TIMEOUT_MS)
+            for key in keys
+        ]
         assert [result.queue for result in by_key] == [result.queue for result in by_hash]
         assert len({(key, result.queue) for key, result in zip(keys, by_key, strict=True)}) == len(set(keys))
         with pytest.raises(InvalidMessage, match="is one of"):
@@ -184,7 +191,7 @@ async def test_a_large_body_travels_compressed(cluster: Cluster, kind: Compressi
     options = ProducerOptions(compression=kind)
     async with Producer(fresh("producer"), cluster.namesrv, options=options) as producer:
         for body in (small, large, noise):
-            await producer.send(Message(topic, body))
+            await producer.send(Message(topic, body), timeout_ms=SEND_TIMEOUT_MS)
     found = await received(cluster, topic, 3)
     assert [message.body for message in found] == [small, large, noise]
     assert found[0].store_size > len(small)
@@ -250,7 +257,7 @@ async def test_namespaces_keep_names_apart(cluster: Cluster) -> None:
             consumer(cluster, group, topic, lambda message: failing_once(inbox, message), config=config) as member,
             Producer(group, cluster.namesrv, config=config) as producer,
         ):
-            result = await producer.send(Message(topic, name.encode() or b"none"))
+            result = await producer.send(Message(topic, name.encode() or b"none"), timeout_ms=SEND_TIMEOUT_MS)
             assert result.queue == MessageQueue(topic, BROKER_NAME, 0)
             await inbox.has([name.encode() or b"none"] * 2)
             assert {queue.topic for queue in member.assigned_queues} == {topic, f"%RETRY%{group}"}
@@ -302,7 +309,7 @@ async def test_hooks_watch_refuse_and_filter(cluster: Cluster) -> None:
         with pytest.raises(PermissionError, match="not this one"):
             await producer.send(Message(topic, b"forbidden"))
         for body in (b"unwanted", b"wanted"):
-            await producer.send(Message(topic, body))
+            await producer.send(Message(topic, body), timeout_ms=SEND_TIMEOUT_MS)
     async with consumer(cluster, fresh("group"), topic, inbox, consume_hooks=[watcher], filter_hooks=[watcher.drop]):
         await until(lambda: "consumed wanted True" in watcher.seen)
     assert inbox.bodies == [b"wanted"]

@@ -7,7 +7,6 @@ import dataclasses
 import logging
 import os
 import random
-import subprocess
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
@@ -50,9 +49,9 @@ from cosmodrome.wire.bodies import ConsumeStats
 from cosmodrome.wire.requests import ConsumeStatsRequest
 from interop.apache import ApacheBroker, ApacheNameServer
 from interop.guards import Account, Certificate, Guard
-from interop.java import CLIENT_OPTIONS, java_command
+from interop.java import mqadmin
 from interop.our_client import SEND_TIMEOUT_MS
-from interop.setup import SERVER_VERSIONS, Build
+from interop.setup import SERVER_VERSIONS
 from tests.bounded import run_to_end
 
 TOPIC, ORDERED, ROWS = "orders", "orders-in-order", "orders-from-spark"
@@ -67,7 +66,6 @@ SETTINGS = {
     "transactionOpBatchInterval": 100,
     "traceTopicEnable": "true",
 }
-ADMIN_TIMEOUT_S = 60
 LIMIT_S = 120
 REFUSED_WITHIN_S = 20  # none of these is worth a long wait
 SPARK_TIMEOUT_S = 240
@@ -135,22 +133,13 @@ def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 def make_account(version: str, namesrv: str, broker: str, guard: Guard, home: Path) -> None:
     """As an operator of 5.x does it; 4.x reads its accounts from a file."""
-    properties = {"user.home": str(home), **guard.written_to(home / "conf")}
-    startup = "org.apache.rocketmq.tools.command.MQAdminStartup"
-    command = java_command(Build("client", version), startup, properties, CLIENT_OPTIONS)
+    defines = guard.written_to(home / "conf")
     resources = [*(f"Topic:{topic}" for topic in APP.topics), *(f"Group:{group}" for group in APP.groups)]
     for verb, words in (
         ("createUser", ["-u", APP.access_key, "-p", APP.secret_key, "-t", "Normal"]),
         ("createAcl", ["-s", f"User:{APP.access_key}", "-r", ",".join(resources), "-a", "Pub,Sub,Get", "-d", "Allow"]),
     ):
-        done = subprocess.run(
-            [*command, verb, "-n", namesrv, "-b", broker, *words],
-            capture_output=True,
-            text=True,
-            timeout=ADMIN_TIMEOUT_S,
-            env={**os.environ, "ROCKETMQ_HOME": str(home)},
-        )
-        assert "success" in done.stdout, done
+        mqadmin(version, [verb, "-n", namesrv, "-b", broker, *words], "success", home, defines)
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:

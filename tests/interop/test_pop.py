@@ -1,7 +1,6 @@
 """Pop consumption: Java 5.3.3 pops from our broker as from Apache's, and what is out goes with the store."""
 
 import json
-import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -14,16 +13,14 @@ from cosmodrome.wire import properties
 from cosmodrome.wire.pop import Handle, marked_topic
 from cosmodrome.wire.record import Record, decode_records
 from interop.apache import ApacheBroker, ask
-from interop.java import CLIENT_OPTIONS, JavaProgram, java_command, run_java
+from interop.java import JavaProgram, mqadmin, run_java
 from interop.messages import Load, seen_by_java
 from interop.ours import CosmodromeBroker, CosmodromeNameServer
-from interop.setup import Build
 from interop.stores import BROKER_NAME, StoreFolder, indexes, once, settled
 
 CLIENT = SERVER = "5.3.3"  # 4.x knows no pop
 TOPIC, GROUP, QUEUES, COUNT = "popped", "poppers", 4, 20
 INVISIBLE_MS = 10_000  # a Java consumer takes 5 s at least, and may need some to begin
-ADMIN_TIMEOUT_S = 60
 # So long after the invisible time Apache has revived what it will; ours is quicker.
 QUIET_MS = INVISIBLE_MS + 10_000
 
@@ -126,11 +123,8 @@ def pop_from_now_on(folder: StoreFolder) -> None:
     """As an operator does it, with mqadmin."""
     folder.create_topic(TOPIC, QUEUES)
     folder.create_group(GROUP, 16)
-    main = "org.apache.rocketmq.tools.command.MQAdminStartup"
-    command = java_command(Build("client", CLIENT), main, {"user.home": str(folder.home)}, CLIENT_OPTIONS)
-    verb = ["setConsumeMode", "-n", folder.namesrv, "-b", folder.address, "-t", TOPIC, "-g", GROUP, "-m", "POP"]
-    done = subprocess.run([*command, *verb, "-q", "0"], capture_output=True, text=True, timeout=ADMIN_TIMEOUT_S)
-    assert "set consume mode to" in done.stdout, done
+    words = ["-n", folder.namesrv, "-b", folder.address, "-t", TOPIC, "-g", GROUP, "-m", "POP", "-q", "0"]
+    mqadmin(CLIENT, ["setConsumeMode", *words], "set consume mode to", folder.home)
 
 
 def words(folder: StoreFolder) -> dict[str, object]:

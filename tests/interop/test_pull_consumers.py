@@ -87,13 +87,13 @@ def test_assigned_queues_are_polled_from_where_one_seeks(lab: Lab, fresh: Fresh,
         async with asyncio.timeout(PATIENCE_SECONDS), consumer:
             queue, *_ = await consumer.fetch_message_queues(load.topic)
             consumer.assign([queue])
-            first = await consumer.poll()
+            first = await consumer.poll(PATIENCE_SECONDS * 1_000)
             assert {message.queue for message in first} == {queue}
             assert await consumer.committed(queue) in (None, 0)  # brokers say 0 of a queue that is in memory as a whole
             await consumer.commit({queue: 3})
             assert await consumer.committed(queue) == 3
             await consumer.seek(queue, 2)
-            assert (await consumer.poll())[0].queue_offset == 2
+            assert (await consumer.poll(PATIENCE_SECONDS * 1_000))[0].queue_offset == 2
             stored_ms = first[4].store_timestamp
             assert first[await consumer.offset_for_timestamp(queue, stored_ms)].store_timestamp == stored_ms
 
@@ -146,9 +146,9 @@ def test_a_group_of_javas_and_ours_shares_the_queues(lab: Lab, fresh: Fresh, clu
     async def run() -> Counter[int]:
         ours: Counter[int] = Counter()
         async with Producer(fresh("group"), cluster.namesrv) as producer:
-            await producer.send(Message(load.topic, load.body(0)))  # so that the topic is there
+            await send_one(producer, load, 0)  # so that the topic is there
             async with lite(cluster, group, load.topic) as consumer:
-                (first,) = await consumer.poll()
+                (first,) = await consumer.poll(PATIENCE_SECONDS * 1_000)
                 ours[seen_by_us(first).index] += 1
                 await consumer.commit()
                 alone = len(consumer.assigned_queues)

@@ -30,6 +30,7 @@ CONNECT = "connect"
 SERVE = "serve"
 ROOT = Path(__file__).parents[2]
 TIMEOUT_SECONDS = 240
+RUN_SECONDS = 500  # half a dozen Spark jobs and two commands, on a busy machine
 
 
 def run(*arguments: str) -> dict[str, Any]:
@@ -41,7 +42,7 @@ def run(*arguments: str) -> dict[str, Any]:
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
     ) as child:
         try:
-            output, errors = child.communicate(timeout=TIMEOUT_SECONDS)
+            output, errors = child.communicate(timeout=RUN_SECONDS)
         finally:
             try:
                 os.killpg(child.pid, signal.SIGKILL)
