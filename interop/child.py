@@ -13,9 +13,13 @@ from typing import IO, Self, TypeVar
 STOP_TIMEOUT_S = 20
 LOG_TAIL_CHARS = 4_000
 # Below the range the kernel hands out to outgoing connections, so none of those can take a port we picked.
-_PORTS = range(20_000, 32_000)
+_NEIGHBOURS = 3  # at most, on either side
+_PORTS = range(20_000 + _NEIGHBOURS, 32_000, 2 * _NEIGHBOURS + 1)
 _PORT_TRIES = 200
-_given: set[int] = set()  # whoever asked for one of these may not listen on it yet
+_chance = random.SystemRandom()  # tests seed the other one, each process alike
+# Whoever asked for one of these may not listen on it yet. A name in the abstract namespace of sockets is had by one
+# process only, and goes with it.
+_given: list[socket.socket] = []
 
 T = TypeVar("T")
 
@@ -158,13 +162,24 @@ class Child:
 
 def free_port(before: int = 0, after: int = 0) -> int:
     """A port nobody listens on or was given before, with as many free neighbours below and above as asked for."""
+    assert max(before, after) <= _NEIGHBOURS
     for _ in range(_PORT_TRIES):
-        port = random.choice(_PORTS)
-        wanted = range(port - before, port + after + 1)
-        if _given.isdisjoint(wanted) and all(map(_is_free, wanted)):
-            _given.update(wanted)
+        port = _chance.choice(_PORTS)
+        if _reserve(port) and all(map(_is_free, range(port - before, port + after + 1))):
             return port
     raise ChildError(f"no free port found in {_PORT_TRIES} tries")
+
+
+def _reserve(port: int) -> bool:
+    """Whether it was given to nobody, in this process or in another."""
+    name = socket.socket(socket.AF_UNIX)
+    try:
+        name.bind(f"\0cosmodrome-port-{port}")
+    except OSError:
+        name.close()
+        return False
+    _given.append(name)
+    return True
 
 
 def _is_free(port: int) -> bool:

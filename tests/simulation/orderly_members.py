@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random as global_random
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -31,6 +30,7 @@ from cosmodrome.errors import ConnectionFailed
 from cosmodrome.model import TopicConfig
 from cosmodrome.testing import LoopClock, VirtualLoop
 from cosmodrome.testing.daemons import running_broker, running_name_server
+from tests.simulation.chance import seeded
 
 SECOND, MINUTE = 1_000, 60_000
 TOPIC, GROUP = "steps", "steppers"
@@ -201,10 +201,9 @@ async def _unreachable(address: str, *_: object) -> None:
 
 def run_group(folder: Path, seed: int, duration_ms: int, *, restarts: bool = False) -> Report:
     """AssertionError if order is broken, two members meet in a queue, or a message is lost."""
-    global_random.seed(seed)  # clients and broker draw from it, too
     logging.disable(logging.CRITICAL)
     try:
-        with asyncio.Runner(loop_factory=lambda: VirtualLoop(Random(seed))) as runner:
+        with seeded(seed), asyncio.Runner(loop_factory=lambda: VirtualLoop(Random(seed))) as runner:
             return runner.run(_World(folder, seed, duration_ms, restarts).run())
     finally:
         logging.disable(logging.NOTSET)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import random as global_random
 import sys
 import tempfile
 import time
@@ -53,6 +52,7 @@ from cosmodrome.testing.daemons import running
 from cosmodrome.testing.kill import cut_off
 from cosmodrome.wire import properties as props
 from cosmodrome.wire.record import Record, decode_records
+from tests.simulation.chance import seeded
 from tests.simulation.soak_ledger import Audit, Entry, Fate, Group, Ledger, Places, Recall, Sent
 from tests.simulation.soak_machine import STORE, AppendFuse, Machine
 from tests.simulation.soak_orderly import OrderlyConsumer
@@ -144,8 +144,8 @@ def soak(
     `meddle` is called with each broker that starts, to plant mistakes.
     """
     began = time.monotonic()
-    global_random.seed(seed)  # clients and broker draw from it, too
     with (
+        seeded(seed),
         _quiet(),
         FaultyDisk(folder, watch=False) as disk,  # syncs cost nothing
         asyncio.Runner(loop_factory=lambda: VirtualLoop(Random(seed))) as runner,
