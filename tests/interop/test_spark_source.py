@@ -92,8 +92,14 @@ def test_a_stream_tells_its_group(lab: Lab, fresh: Fresh, cluster_name: str) -> 
 
 
 @pytest.mark.parametrize("cluster_name", APACHE_CLUSTERS)
-def test_a_table_and_a_stream_in_spark(lab: Lab, fresh: Fresh, cluster_name: str, tmp_path: Path) -> None:
+def test_a_table_and_a_stream_are_copied_in_spark(lab: Lab, fresh: Fresh, cluster_name: str, tmp_path: Path) -> None:
     cluster, topic = lab.cluster(cluster_name), fresh("topic")
     send(cluster, topic)
+    with Producer("spark-interop", namesrv=cluster.namesrv) as producer:
+        producer.send(Message(f"{topic}-stream", b"1000"), timeout_ms=SEND_TIMEOUT_MS)  # half messages make no topic
+    cluster.settle(f"{topic}-stream")
     seen = run("local[2]", cluster.namesrv, topic, str(tmp_path))
-    assert seen["batch"] == seen["stream"] == list(range(COUNT))
+    assert seen["table"] == [*range(COUNT)]
+    for copy, more in ((f"{topic}-table", ()), (f"{topic}-stream", (1000,))):
+        cluster.settle(copy)
+        assert sorted(numbers(cluster, copy)) == [*range(COUNT), *more]
