@@ -17,9 +17,6 @@ _NEIGHBOURS = 3  # at most, on either side
 _PORTS = range(20_000 + _NEIGHBOURS, 32_000, 2 * _NEIGHBOURS + 1)
 _PORT_TRIES = 200
 _chance = random.SystemRandom()  # tests seed the other one, each process alike
-# Whoever asked for one of these may not listen on it yet. A name in the abstract namespace of sockets is had by one
-# process only, and goes with it.
-_given: list[socket.socket] = []
 
 T = TypeVar("T")
 
@@ -171,14 +168,17 @@ def free_port(before: int = 0, after: int = 0) -> int:
 
 
 def _reserve(port: int) -> bool:
-    """Whether it was given to nobody, in this process or in another."""
+    """Whether it was given to nobody, in this process or in another; who got it may not listen on it yet.
+
+    A name in the abstract namespace of sockets is had by one socket only, and goes with its process.
+    """
     name = socket.socket(socket.AF_UNIX)
     try:
         name.bind(f"\0cosmodrome-port-{port}")
     except OSError:
         name.close()
         return False
-    _given.append(name)
+    name.detach()
     return True
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,10 +40,11 @@ from cosmodrome.client.settings import (
     one_of,
 )
 from cosmodrome.client.subscribing import Expression
+from cosmodrome.client.watched_topics import WatchedTopics
 from cosmodrome.client.watching import Watch, filtered
 from cosmodrome.clock import Clock, SystemClock, sleep_unless
 from cosmodrome.config import ClientConfig
-from cosmodrome.errors import ClientError, CosmodromeError, check_number
+from cosmodrome.errors import ClientError, check_number
 from cosmodrome.model import (
     ALL_TAGS,
     RETRY_PREFIX,
@@ -58,8 +58,6 @@ from cosmodrome.model import (
     retry_topic,
 )
 from cosmodrome.wire.bodies import ConsumeDirectlyResult, ConsumerRunningInfo
-
-log = logging.getLogger(__name__)
 
 POLL_TIMEOUT_MS = 5_000
 AUTO_COMMIT_INTERVAL_MS = 5_000
@@ -147,11 +145,12 @@ class LitePullConsumer(Startable):
         self._stopper: object | None = None
         self._on_assigned: list[OnQueues] = []
         self._on_revoked: list[OnQueues] = []
-        self._watched_topics: dict[str, _WatchedTopic] = {}
         self._tracer = tracer_of(group, "CONSUME", namesrv, config, self._clock, rpc_hooks) if trace else None
         role = Role(self._group, ConsumeType.ACTIVELY, model, consume_from, check_strategy(strategy))
         self._membership = Membership(role, self._config, self._clock, self._routes_changed, rpc_hooks)
         self._instance = self._membership.instance
+        self._watched_topics = WatchedTopics(self._instance, self._shown)
+        self._membership.watched = self._watched_topics.names
         self._offsets = offset_store(model, offsets_file, self._instance, self._group)
         self._max_local_retries = MAX_RECONSUME_TIMES if max_reconsume_times is None else max_reconsume_times
         self._sends_back = SendsBack(
@@ -246,11 +245,9 @@ class LitePullConsumer(Startable):
         """Have `listener` told of all queues of a topic whenever they change, whoever reads them."""
         listening(listener, awaited=True)
         topic = wrap_topic(self._namespace, check_topic(topic))
-        watched = self._watched_topics.setdefault(topic, _WatchedTopic())
-        watched.listeners.append(listener)
-        self._membership.watched.add(topic)
+        self._watched_topics.add(topic, listener)
         if self.running:
-            self._instance.run(self._watch_topic(topic), f"watch {topic}")
+            self._instance.run(self._watched_topics.look(topic), f"watch {topic}")
 
     # --- starting and stopping
 
@@ -259,7 +256,7 @@ class LitePullConsumer(Startable):
         self._membership.start()
         if self._tracer is not None:
             await self._tracer.start()
-        await asyncio.gather(*map(self._watch_topic, self._watched_topics))
+        await self._watched_topics.look_at_all()
         settled = await self._membership.join()
         self._tasks = {
             self._instance.run(self._membership.run(settled), "rebalance"),
@@ -522,28 +519,8 @@ class LitePullConsumer(Startable):
         if shown := self._shown(queues):
             await tell(self._on_revoked, shown)
 
-    # --- topics that are watched
-
-    async def _watch_topic(self, topic: str) -> None:
-        """Look what its queues are, so that a change will be noticed."""
-        try:
-            await self._instance.routes.topic(topic)
-        except CosmodromeError as error:
-            log.warning("no route for %s: %s", topic, error)
-        watched = self._watched_topics[topic]
-        if watched.queues is None:
-            watched.queues = self._queues_of(topic)
-
     def _routes_changed(self) -> None:
-        for topic, watched in self._watched_topics.items():
-            queues = self._queues_of(topic)
-            if watched.queues is not None and queues != watched.queues:
-                watched.queues = queues
-                self._instance.run(tell(watched.listeners, self._shown(queues)), f"queues of {topic}")
-
-    def _queues_of(self, topic: str) -> tuple[MessageQueue, ...]:
-        route = self._instance.routes.find(topic)
-        return () if route is None else route.subscribe_queues
+        self._watched_topics.routes_changed()
 
     # --- handing over, and taking back
 
@@ -574,12 +551,6 @@ class _Polled:
 
     messages: list[PulledMessage]
     has_arrived: bool = False
-
-
-@dataclass(eq=False, slots=True)
-class _WatchedTopic:
-    queues: tuple[MessageQueue, ...] | None = None  # None: not looked at yet
-    listeners: list[OnQueues] = dataclasses.field(default_factory=list)
 
 
 class _LeftAlone:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import NamedTuple, Protocol
 
 from cosmodrome.client.bell import Bell
@@ -102,7 +102,7 @@ class Membership:
         self._due = Bell(clock)
         self._brokers_to_tell = False
         self.subscribed: dict[str, Subscribed] = {}
-        self.watched: set[str] = set()  # topics whose routes are wanted, whether or not they are subscribed to
+        self.watched: Set[str] = frozenset()  # topics whose routes are wanted, whether or not they are subscribed to
         self.pinned: frozenset[MessageQueue] | None = None  # if set, these are ours, whoever else is in the group
         self.instance = Instance(
             config,
