@@ -1,15 +1,16 @@
-# make up, make test, make fuzz, make demo, make check, make interop, make bench, make torture: each sets up what it needs first.
+# make up, make test, make fuzz, make demo, make check, make interop, make interop-full, make bench, make torture: each sets up what it needs first.
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
+INTEROP_WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java up test fuzz demo check format interop bench torture clean
+.PHONY: help setup java up test fuzz demo check format interop interop-full bench torture clean
 
 help: ## Show the commands.
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
 # What a node needs comes in seconds; Spark and the tools are a large download, made once.
 $(VENV)/.installed: pyproject.toml scripts/setup scripts/common.sh
@@ -46,12 +47,16 @@ format: $(VENV)/.installed-dev ## Let ruff put the code into shape.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-interop: setup ## Meet Apache RocketMQ's own clients, brokers and name servers (needs Maven and a JDK).
+# One worker has all that asks Apache's shared brokers of one generation: see tests/interop/conftest.py.
+INTEROP = AGAINST=apache $(BIN)/pytest -n $(INTEROP_WORKERS) --dist loadgroup --no-loadscope-reorder tests/interop tests/behaviour
+
+interop: setup ## Meet Apache RocketMQ's own clients, brokers and name servers, each kind of meeting once (needs Maven and a JDK).
 	$(BIN)/python -m interop.setup
-	@# One after the other: the brokers of the first must not be in the way of the second. 5 is "none selected".
-	@ended=0; for part in tests/interop tests/behaviour; do \
-	  AGAINST=apache $(BIN)/pytest $$part $(ARGS) || { code=$$?; [ $$code = 5 -a -n "$(ARGS)" ] || ended=$$code; }; \
-	done; exit $$ended
+	$(INTEROP) -m "not full" $(ARGS)
+
+interop-full: setup ## The same in all combinations, with volumes, kills and waits: for what a change touches (ARGS="-k pop").
+	$(BIN)/python -m interop.setup
+	$(INTEROP) $(ARGS)
 
 bench: setup ## Measure, beside Apache's broker where Maven can fetch it.
 	$(BIN)/python -m benchmarks.run $(ARGS)

@@ -1,4 +1,10 @@
-"""Clusters to meet, started when first asked for; topics and groups are each test's own."""
+"""Clusters to meet, started when first asked for; topics and groups are each test's own.
+
+`make interop` runs every day, and leaves out what is marked `full`; `make interop-full` runs everything. A case is
+`full` if it takes long and a quicker one guards the same: volumes, kills of many members, waits of more than half a
+minute, Spark without Apache's servers, and further combinations of parameters once every value of each has had its turn
+with both generations. A kind of meeting that no other case has is never `full`.
+"""
 
 import itertools
 import sys
@@ -13,6 +19,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from interop.lab import OURS, Cluster, Lab
 
 _names = itertools.count(1)
+
+_HERE = Path(__file__).resolve().parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the cases of a file in one worker of `--dist loadgroup`: each worker has a laboratory of its own."""
+    for item in items:
+        if item.path.is_relative_to(_HERE):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 @pytest.fixture(scope="session")

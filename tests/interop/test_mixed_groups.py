@@ -22,6 +22,8 @@ SHARED = {
 }
 CONFIG = "config"
 
+pytestmark = pytest.mark.full
+
 Fresh = Callable[[str], str]
 
 

@@ -16,6 +16,8 @@ AT_WORK = 300
 # A killed member's locks live for a minute in a broker.
 DRAIN_TIMEOUT_S = 150
 
+pytestmark = pytest.mark.full
+
 Fresh = Callable[[str], str]
 
 

@@ -6,7 +6,11 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.bounded import run_to_end
+
+pytestmark = pytest.mark.full
 
 ROOT = Path(__file__).parents[2]
 LIMIT_SECONDS = 500

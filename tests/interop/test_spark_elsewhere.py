@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from cosmodrome.model import Message, ReceivedMessage
 from cosmodrome.testing import Cluster
 from cosmodrome.wire.record import SysFlag
 from tests.spark.elsewhere import CONNECT, run
 from tests.spark.helpers import send
+
+pytestmark = pytest.mark.full
 
 ROWS = 80
 

@@ -81,7 +81,10 @@ APACHE_STOPS_S = 40
 APACHE_STARTS_AND_STOPS_S = 65
 
 
-@pytest.mark.parametrize("killed", ["nobody", "ours", "apache"])
+full = pytest.mark.full  # stops of Apache's brokers, which take their time
+
+
+@pytest.mark.parametrize("killed", [pytest.param("nobody", marks=full), pytest.param("ours", marks=full), "apache"])
 def test_pending_timers_go_to_apache_and_come_back(folder: StoreFolder, killed: str) -> None:
     with folder.open_in_ours() as ours:
         folder.create_topic(TOPIC, QUEUES)
@@ -102,7 +105,7 @@ def test_pending_timers_go_to_apache_and_come_back(folder: StoreFolder, killed: 
     check_waiting(folder)
 
 
-@pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
+@pytest.mark.parametrize("kill", [pytest.param(False, marks=full), True], ids=["stopped", "killed"])
 def test_apaches_pending_timers_are_delivered_by_ours(folder: StoreFolder, kill: bool) -> None:
     with folder.open_in_apache(SERVER) as apache:
         folder.create_topic(TOPIC, QUEUES)

@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from cosmodrome import PushConsumer
 from cosmodrome.model import ReceivedMessage
 from interop.java import Line
@@ -18,6 +20,8 @@ BODY_BYTES = 1_024
 QUEUES = 8
 SENDER_THREADS = 16
 DELIVERY_TIMEOUT_S = 300
+
+pytestmark = pytest.mark.full
 
 Fresh = Callable[[str], str]
 Arrival = tuple[int, int, int, int]  # index, body size, queue id, queue offset
