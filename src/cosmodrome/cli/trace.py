@@ -72,7 +72,9 @@ def _told(record: TraceRecord) -> str:
         case SubBefore():
             return f"handed to group {record.group}, try {record.retry_times + 1}"
         case SubAfter():
-            what = "consumed" if record.success else f"failed ({_name(Outcome, record.outcome)})"
+            what = "consumed" if record.success else "failed"
+            if not (record.success and record.outcome == Outcome.SUCCESS):
+                what = f"{what} ({_name(Outcome, record.outcome)})"
             return f"{what} by group {record.group} in {record.cost_ms} ms"
         case EndTransaction():
             asked = ", when asked by the broker" if record.from_check else ""

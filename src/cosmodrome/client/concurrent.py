@@ -36,6 +36,7 @@ class Delivery:
     consume: Consume
     messages: list[ReceivedMessage]
     process: ProcessQueue
+    given_back: int = 0  # while its handler ran, which was late
 
     @property
     def open(self) -> list[ReceivedMessage]:
@@ -88,7 +89,7 @@ class ConcurrentHandlers:
                 return
             self._began_ms[delivery] = self._clock.now_ms()
             try:
-                ended = await self._calls.call(delivery.consume, delivery.messages)
+                ended = await self._calls.call(delivery.consume, delivery.messages, lambda: delivery.given_back)
             finally:
                 del self._began_ms[delivery]
         if ended.error is None:
@@ -134,7 +135,9 @@ class ConcurrentHandlers:
             for delivery in late:
                 if delivery.open:
                     log.warning("a handler takes longer than %d ms: %s", self._consume_timeout_ms, _of(delivery))
+                    before = len(delivery.open)
                     await self._give_back(delivery, TIMED_OUT_DELAY_LEVEL)
+                    delivery.given_back += before - len(delivery.open)
 
     def is_worker(self, task: asyncio.Task[Any] | None) -> bool:
         """Whether it calls handlers."""

@@ -14,11 +14,12 @@ from cosmodrome.client.lifecycle import cancelled, whose
 from cosmodrome.client.process_queue import ProcessQueue
 from cosmodrome.client.pulled_message import PulledMessage, Receipt
 from cosmodrome.client.ready import Ready
+from cosmodrome.client.results import GivenBack
 from cosmodrome.client.sending_back import BROKER_DECIDES_DELAY, LOCAL_RETRY_MS
 from cosmodrome.client.watching import Watch
 from cosmodrome.clock import Clock, sleep_unless
-from cosmodrome.errors import ClientError, CosmodromeError
-from cosmodrome.model import ReceivedMessage
+from cosmodrome.errors import CosmodromeError
+from cosmodrome.model import Property, ReceivedMessage
 from cosmodrome.wire.record import SysFlag
 
 log = logging.getLogger(__name__)
@@ -64,6 +65,7 @@ class Feed:
                 continue  # somebody has it in a block, which was entered after it was put back, and says how it ends
             if message.sys_flag & SysFlag.COMPRESSED and not self._unpacked(message):
                 continue
+            message.properties[Property.CONSUME_START_TIME] = str(self._clock.now_ms())
             message.taken(holder, self._watch.begin(message))
             return message
         return None
@@ -199,7 +201,7 @@ class _Stream(ABC):
         """Put back what was not acknowledged."""
         for message in reversed(self.in_hand):
             message.holder = None
-            message.unwatch(ClientError("its loop ended before it was acknowledged"))
+            message.unwatch(GivenBack("its loop ended before it was acknowledged"))
             self._feed.put_back(message)
 
     def __del__(self) -> None:

@@ -22,8 +22,7 @@ from cosmodrome.client.threads import DaemonThreads
 from cosmodrome.client.tracing import Consuming, Tracer
 from cosmodrome.clock import Clock
 from cosmodrome.errors import ClientError, ConfigError, RetryLater, WrongType, check_number
-from cosmodrome.model import ReceivedMessage
-from cosmodrome.wire.trace import Outcome
+from cosmodrome.model import Property, ReceivedMessage
 
 log = logging.getLogger(__name__)
 
@@ -118,6 +117,7 @@ class Calls:
         consume_hooks: Sequence[ConsumeHook] = (),
         statistics: ConsumeStatistics | None = None,
         orderly: bool = False,
+        consume_timeout_ms: int | None = None,
     ) -> None:
         if not 0 <= min_threads <= max_threads or max_threads < 1:
             raise ConfigError(f"min_threads is {min_threads} and max_threads {max_threads}; they must be 0 ≤ min ≤ max")
@@ -128,6 +128,7 @@ class Calls:
         self._hooks = consume_hooks
         self._statistics = statistics
         self._orderly = orderly
+        self._consume_timeout_ms = consume_timeout_ms
         self._min_threads = min_threads
         self._threads = DaemonThreads(max_threads, "cosmodrome-handler")
         self._free_threads = asyncio.Semaphore(max_threads)
@@ -144,31 +145,42 @@ class Calls:
         """To be entered before `call`, so that a handler that is called runs and does not wait for a thread."""
         return _ROOM if consume.is_async else self._free_threads
 
-    async def call(self, consume: Consume, messages: list[ReceivedMessage]) -> Ended:
+    async def call(
+        self, consume: Consume, messages: list[ReceivedMessage], given_back: Callable[[], int] = lambda: 0
+    ) -> Ended:
         """Only a cancellation of ours is raised, and what ends the program; whatever else a handler raises, as a
-        CancelledError of its own, it has failed."""
+        CancelledError of its own, it has failed. `given_back` counts those that the broker has taken back meanwhile."""
         began_ms = self._clock.now_ms()
+        for message in messages:
+            message.properties[Property.CONSUME_START_TIME] = str(began_ms)
         tracing = None if self._tracer is None else self._tracer.consuming(messages)
         context = self._before(messages) if self._hooks else None
+        result: Any = None
+        error: BaseException | None
         try:
             for message in messages:
                 unpack_body(message)
             result = await self._call(consume, consume.argument(messages))
             if result is not None:
                 check_result(result, orderly=self._orderly)
-            ended = Ended(result, None, self._clock.now_ms() - began_ms)
+            error = None
         except asyncio.CancelledError as cancelled:
+            error = cancelled
             if this_task().cancelling():
-                if tracing is not None:
-                    tracing.ended(Outcome.FAILED)
+                self._tell(messages, self._ended(None, error, began_ms, given_back()), tracing, context)
                 raise
-            ended = Ended(None, cancelled, self._clock.now_ms() - began_ms)
         except BaseException as raised:  # pytest.fail, for one, raises no Exception
             if _ends_the_program(raised):
                 raise
-            ended = Ended(None, raised, self._clock.now_ms() - began_ms)
+            error = raised
+        ended = self._ended(result, error, began_ms, given_back())
         self._tell(messages, ended, tracing, context)
         return ended
+
+    def _ended(self, result: Any, error: BaseException | None, began_ms: int, given_back: int) -> Ended:
+        spent_ms, limit_ms = self._clock.now_ms() - began_ms, self._consume_timeout_ms
+        is_late = given_back > 0 or (limit_ms is not None and spent_ms >= limit_ms)
+        return Ended(result, error, spent_ms, is_late, given_back)
 
     def _tell(
         self,
@@ -179,12 +191,16 @@ class Calls:
     ) -> None:
         error, verdict = ended.error, (in_order if self._orderly else as_they_come)(ended)
         if tracing is not None:
-            tracing.ended(verdict.outcome)
+            tracing.ended(verdict.outcome, verdict.success)
         if context is not None:
             context.success, context.status, context.error = verdict.success, verdict.status, error
+            context.outcome = verdict.outcome
             hooks.tell([hook.after_consume for hook in self._hooks], context)
         if self._statistics is not None:
-            ok = len(messages) if verdict.success else error.done if isinstance(error, RetryLater) else 0
+            done = len(messages) if error is None else error.done if isinstance(error, RetryLater) else 0
+            if self._orderly and not verdict.success and error is None:
+                done = 0
+            ok = max(done - ended.given_back, 0)
             now_ms = self._clock.now_ms()
             self._statistics.consumed(messages[0].queue, ok, len(messages) - ok, ended.spent_ms, now_ms)
 

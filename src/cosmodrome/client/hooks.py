@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 from cosmodrome.errors import ConfigError
 from cosmodrome.model import Message, MessageQueue, ReceivedMessage, SendResult
 from cosmodrome.wire.command import Command
+from cosmodrome.wire.trace import Outcome
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +77,11 @@ CheckForbidden = Callable[[SendContext], None]
 
 @dataclass(slots=True)
 class ConsumeContext:
-    """One call of a handler. `success` and `status` are set after it; `status` is RocketMQ's word for how it ended."""
+    """One call of a handler. `success`, `status` and `outcome` are set after it.
+
+    `status` is RocketMQ's word for what the handler returned, and `outcome` the kind of end that traces show as well:
+    SUCCESS, TIME_OUT, EXCEPTION, RETURNED_NULL or FAILED, which Java's hooks find as ConsumeContextType.
+    """
 
     group: str
     messages: Sequence[ReceivedMessage]
@@ -86,6 +91,7 @@ class ConsumeContext:
     status: str = ""
     error: BaseException | None = None
     state: dict[str, Any] = field(default_factory=dict)
+    outcome: Outcome | None = None
 
 
 class ConsumeHook(Protocol):

@@ -25,6 +25,7 @@ from cosmodrome.client.producer import tracer_of
 from cosmodrome.client.pulled_message import PulledMessage
 from cosmodrome.client.pulling import PULL_MAX_MESSAGES
 from cosmodrome.client.rebalance import Strategy, averagely, check_strategy
+from cosmodrome.client.results import GivenBack
 from cosmodrome.client.running_info import Traits, running_info
 from cosmodrome.client.sending_back import DEAD_LETTER, SendsBack
 from cosmodrome.client.settings import (
@@ -347,7 +348,7 @@ class LitePullConsumer(Startable):
         polled, self._polled = self._polled, _Polled([])
         for message in reversed(polled.messages):
             message.holder = None
-            message.unwatch(ClientError("the poll was interrupted before it returned"))
+            message.unwatch(GivenBack("the poll was interrupted before it returned"))
             self._feed.put_back(message)
 
     def _require_reading(self) -> None:

@@ -149,7 +149,7 @@ class PushConsumer(Startable):
         self._max_in_flight = max_in_flight
         self._started_ms = self._clock.now_ms()
         self._statistics = ConsumeStatistics(self._started_ms, config.namespace)
-        self._calls = self._new_calls(min_threads, max_threads, consume_hooks)
+        self._calls = self._new_calls(min_threads, max_threads, consume_hooks, consume_timeout_ms)
         role = Role(self._group, ConsumeType.PASSIVELY, model, consume_from, check_strategy(strategy))
         self._membership = Membership(role, self._config, self._clock, rpc_hooks=rpc_hooks)
         self._instance = self._membership.instance
@@ -172,7 +172,13 @@ class PushConsumer(Startable):
         if model is MessageModel.CLUSTERING:
             self._membership.subscribe(retry_topic(self._group), ALL_TAGS)
 
-    def _new_calls(self, min_threads: int, max_threads: int | None, consume_hooks: Sequence[ConsumeHook]) -> Calls:
+    def _new_calls(
+        self,
+        min_threads: int,
+        max_threads: int | None,
+        consume_hooks: Sequence[ConsumeHook],
+        consume_timeout_ms: int,
+    ) -> Calls:
         return Calls(
             self._group,
             self._clock,
@@ -183,6 +189,7 @@ class PushConsumer(Startable):
             consume_hooks=consume_hooks,
             statistics=self._statistics,
             orderly=self._orderly,
+            consume_timeout_ms=consume_timeout_ms,
         )
 
     def _new_locks(self) -> BrokerLocks | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from asyncio import CancelledError
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -29,11 +30,13 @@ _AGAIN = (OrderlyStatus.ROLLBACK, OrderlyStatus.SUSPEND)
 
 
 class Ended(NamedTuple):
-    """How a call of a handler went."""
+    """How a call of a handler went. `result` and `error` are both set if the result is refused by `check_result`."""
 
     result: Any
     error: BaseException | None
     spent_ms: int
+    is_late: bool = False  # it took longer than a handler may
+    given_back: int = 0  # messages that the broker took back meanwhile, to deliver them again
 
 
 class Verdict(NamedTuple):
@@ -42,6 +45,25 @@ class Verdict(NamedTuple):
     success: bool
     status: str  # in RocketMQ's words
     outcome: Outcome
+
+
+class GivenBack(ClientError):
+    """Nothing failed, but the application did not acknowledge a message, which is given to the next taker."""
+
+
+def outcome_of(error: BaseException | None) -> Outcome:
+    """Return the kind of end that hooks and traces see; FAILED if the application itself asks for another delivery."""
+    if error is None:
+        return Outcome.SUCCESS
+    return Outcome.FAILED if isinstance(error, (RetryLater, GivenBack, CancelledError)) else Outcome.EXCEPTION
+
+
+def _outcome(ended: Ended) -> Outcome:
+    """Choose as Java's clients do: an exception counts before a time-out, and a time-out before a status."""
+    if ended.error is not None and ended.result is not None:
+        return Outcome.RETURNED_NULL
+    outcome = outcome_of(ended.error)
+    return Outcome.TIME_OUT if ended.is_late and outcome is not Outcome.EXCEPTION else outcome
 
 
 def check_result(result: Any, *, orderly: bool) -> None:
@@ -68,15 +90,14 @@ def status_of(ended: Ended) -> OrderlyStatus:
 
 def in_order(ended: Ended) -> Verdict:
     """How a call of an orderly handler is reported."""
-    status = status_of(ended)
-    if ended.error is not None:
-        return Verdict(False, status.value, Outcome.EXCEPTION)
+    status, outcome = status_of(ended), _outcome(ended)
     success = status not in _AGAIN
-    return Verdict(success, status.value, Outcome.SUCCESS if success else Outcome.FAILED)
+    if not success and outcome is Outcome.SUCCESS:
+        outcome = Outcome.FAILED
+    return Verdict(success, status.value, outcome)
 
 
 def as_they_come(ended: Ended) -> Verdict:
-    """The same of one whose result does not matter."""
-    if ended.error is None:
-        return Verdict(True, "CONSUME_SUCCESS", Outcome.SUCCESS)
-    return Verdict(False, "RECONSUME_LATER", Outcome.EXCEPTION)
+    """Report a call whose result does not matter. It is no success if the broker took messages back meanwhile."""
+    success = ended.error is None and not ended.given_back
+    return Verdict(success, "CONSUME_SUCCESS" if success else "RECONSUME_LATER", _outcome(ended))

@@ -10,7 +10,9 @@ from cosmodrome.wire.requests import SendMessage
 
 FIRST_RETRY_LEVEL = 3
 # A copy is neither half a transaction nor due when the message was; and the others are notes of the reader.
-_NOT_OF_A_COPY = frozenset({Property.TRAN_MSG, *DELAYING, Property.MIN_OFFSET, Property.MAX_OFFSET})
+_NOT_OF_A_COPY = frozenset(
+    {Property.TRAN_MSG, *DELAYING, Property.MIN_OFFSET, Property.MAX_OFFSET, Property.CONSUME_START_TIME}
+)
 
 
 def retry_copy(

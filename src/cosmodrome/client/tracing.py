@@ -198,7 +198,8 @@ class Consuming:
             )
             tracer.note(before, message.msg_id, message.keys)
 
-    def ended(self, outcome: trace.Outcome) -> None:
+    def ended(self, outcome: trace.Outcome, success: bool) -> None:
+        """Note how the call ended. As with Java's clients, what ended too late may be a success all the same."""
         now_ms = self._tracer.now_ms()
         each_ms = (now_ms - self._began_ms) // max(len(self._messages), 1)
         for message in self._messages:
@@ -206,7 +207,7 @@ class Consuming:
                 self._request_id,
                 message.msg_id,
                 each_ms,
-                outcome is trace.Outcome.SUCCESS,
+                success,
                 message.keys,
                 outcome,
                 now_ms,

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from cosmodrome.client import hooks
 from cosmodrome.client.hooks import ConsumeContext, ConsumeHook, FilterContext, FilterMessageHook
 from cosmodrome.client.process_queue import ProcessQueue
+from cosmodrome.client.results import outcome_of
 from cosmodrome.client.tracing import Consuming, Tracer
 from cosmodrome.model import ReceivedMessage
-from cosmodrome.wire.trace import Outcome
 
 log = logging.getLogger(__name__)
 
@@ -26,9 +26,10 @@ class Watched:
         self._hooks = hooks
 
     def ended(self, error: BaseException | None = None) -> None:
+        context, outcome = self._context, outcome_of(error)
         if self._tracing is not None:
-            self._tracing.ended(Outcome.EXCEPTION if error else Outcome.SUCCESS)
-        context = self._context
+            self._tracing.ended(outcome, error is None)
+        context.outcome = outcome
         context.success = error is None
         context.status = "CONSUME_SUCCESS" if error is None else "RECONSUME_LATER"
         context.error = error

@@ -23,6 +23,7 @@ from cosmodrome.wire.command import Command
 from cosmodrome.wire.compression import compress
 from cosmodrome.wire.record import SysFlag
 from cosmodrome.wire.requests import PullFlag, PullMessage, SendBack, UnregisterClient
+from cosmodrome.wire.trace import Outcome
 from tests.bounded import in_thread
 from tests.unit.client.fake_cluster import PATIENCE_SECONDS, FakeCluster, fake_cluster
 from tests.unit.client.messages import received
@@ -837,7 +838,8 @@ async def test_hooks_see_what_is_handed_out_and_may_leave_some_out() -> None:
             self.seen.append(("before", context.messages[0].body, context.status))
 
         def after_consume(self, context: ConsumeContext) -> None:
-            self.seen.append(("after", context.messages[0].body, context.status))
+            assert "CONSUME_START_TIME" in context.messages[0].properties
+            self.seen.append(("after", context.messages[0].body, f"{context.status} {context.outcome!r}"))
 
     def even(context: FilterContext) -> list[ReceivedMessage]:
         return [message for message in context.messages if message.queue_offset % 2 == 0]
@@ -857,11 +859,11 @@ async def test_hooks_see_what_is_handed_out_and_may_leave_some_out() -> None:
         assert committed(cluster) == 4
     assert hook.seen == [
         ("before", b"0", ""),
-        ("after", b"0", "CONSUME_SUCCESS"),
+        ("after", b"0", f"CONSUME_SUCCESS {Outcome.SUCCESS!r}"),
         ("before", b"2", ""),
-        ("after", b"2", "RECONSUME_LATER"),
+        ("after", b"2", f"RECONSUME_LATER {Outcome.FAILED!r}"),
         ("before", b"2", ""),
-        ("after", b"2", "RECONSUME_LATER"),
+        ("after", b"2", f"RECONSUME_LATER {Outcome.EXCEPTION!r}"),
     ]
 
 
