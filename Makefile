@@ -29,8 +29,9 @@ setup: $(VENV)/.installed-dev java ## Create .venv with everything the other com
 up: $(VENV)/.installed ## Start name server, broker and console in the foreground.
 	@exec $(BIN)/cosmodrome up $(ARGS)
 
+# Hundreds of processes of tests import the package: none compiles it again, even where bytecode is kept off disks.
 test: setup ## Run the tests.
-	$(BIN)/pytest -n $(WORKERS) $(ARGS)
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest -n $(WORKERS) $(ARGS)
 
 fuzz: setup ## Try the property tests with new examples, and many more of them.
 	$(BIN)/pytest -n $(WORKERS) -m hypothesis --hypothesis-profile=fuzz $(ARGS)
