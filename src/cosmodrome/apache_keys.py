@@ -1,152 +1,146 @@
-"""Keys of Apache's properties files, so that a typing error can be told from a setting we do not obey yet.
+"""Keys of Apache's properties files that are accepted without effect, and the old names of keys.
 
-The list is what Apache 4.9.8 and 5.3.3 together can be told: every property of their BrokerConfig,
-MessageStoreConfig (the tiered one too), NamesrvConfig, NettyServerConfig, NettyClientConfig,
-ControllerConfig, JraftConfig and AuthConfig. It is sorted without regard to case.
+The names are every property of the BrokerConfig, MessageStoreConfig (the tiered one too), NamesrvConfig,
+NettyServerConfig, NettyClientConfig, ControllerConfig, JraftConfig and AuthConfig of Apache 4.0 to 5.4. A key is in one
+of three groups: a config obeys it, `promises` refuses it, or it is here, for it tunes the insides of Apache's programs
+(threads, pools, Netty, caches, logs) or a part that is off, and no message fares worse without it.
+The lists are sorted without regard to case.
 """
 
 from __future__ import annotations
 
-_KEYS = """
-    accessMessageInMemoryHotRatio accessMessageInMemoryMaxRatio accountStatsEnable
-    accountStatsPrintZeroValues ackMessageThreadPoolNums ackThreadPoolQueueCapacity aclCacheExpiredSecond
-    aclCacheMaxNum aclCacheRefreshSecond aclEnable adminBrokerThreadPoolNums
-    adminBrokerThreadPoolQueueCapacity allAckInSyncStateSet allowRecallWhenBrokerNotWriteable
-    appendAckAsync appendCkAsync asyncLearner asyncSendEnable authConfigPath authenticationEnabled
-    authenticationMetadataProvider authenticationProvider authenticationStrategy authenticationWhitelist
-    authorizationEnabled authorizationMetadataProvider authorizationProvider authorizationStrategy
-    authorizationWhitelist autoCreateSubscriptionGroup autoCreateTopicEnable autoDeleteUnusedStats
-    autoMessageVersionOnTopicLen batchDispatchRequestThreadPoolNums bindAddress
+from collections.abc import Mapping
+
+_NETTY = """
+    channelNotActiveInterval clientAsyncSemaphoreValue clientCallbackExecutorThreads
+    clientChannelMaxIdleTimeSeconds clientCloseSocketIfTimeout clientOnewaySemaphoreValue
+    clientPooledByteBufAllocatorEnable clientSocketRcvBufSize clientSocketSndBufSize clientWorkerThreads
+    connectTimeoutMillis disableCallbackExecutor disableNettyWorkerGroup enableReconnectForGoAway
+    enableShutdownGracefully enableTransparentRetry maxReconnectIntervalTimeSeconds scanAvailableNameSrv
+    serverAsyncSemaphoreValue serverCallbackExecutorThreads serverNettyWorkerGroupEnable
+    serverOnewaySemaphoreValue serverPooledByteBufAllocatorEnable serverSelectorThreads
+    serverSocketBacklog serverSocketRcvBufSize serverSocketSndBufSize serverWorkerThreads
+    shutdownWaitTimeSeconds useEpollNativeSelector writeBufferHighWaterMark writeBufferLowWaterMark
+"""
+
+_CONTROLLER_AND_METRICS = """
+    controllerRequestThreadPoolQueueCapacity controllerThreadPoolNums electMasterMaxRetryCount
+    jRaftElectionTimeoutMs jRaftScanWaitTimeoutMs jRaftSnapshotIntervalSecs mappedFileSize
+    metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills
+    metricLoggingExporterIntervalInMills metricsGrpcExporterHeader metricsGrpcExporterTarget
+    metricsInDelta metricsLabel metricsPromExporterHost metricsPromExporterPort notifyBrokerRoleChanged
+    processReadEvent scanInactiveMasterInterval
+"""
+
+_NAME_SERVER = """
+    clientRequestThreadPoolNums clientRequestThreadPoolQueueCapacity configBlackList defaultThreadPoolNums
+    defaultThreadPoolQueueCapacity productEnvName rocketmqHome unRegisterBrokerQueueCapacity
+    waitSecondsForService
+"""
+
+_BROKER = """
+    accessMessageInMemoryHotRatio accountStatsEnable accountStatsPrintZeroValues ackMessageThreadPoolNums
+    ackThreadPoolQueueCapacity aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond
+    adminBrokerThreadPoolNums adminBrokerThreadPoolQueueCapacity appendAckAsync appendCkAsync
+    asyncSendEnable autoDeleteUnusedStats autoMessageVersionOnTopicLen batchDispatchRequestThreadPoolNums
     bitMapLengthConsumeQueueExt bottomMostCompressionTypeForConsumeQueueStore
-    broadcastOffsetExpireMaxSecond broadcastOffsetExpireSecond brokerClusterName brokerConfigPath
-    brokerElectionPriority brokerFastFailureEnable brokerHeartbeatInterval brokerId brokerIP1 brokerIP2
-    brokerName brokerNotActiveTimeoutMillis brokerPermission brokerRole brokerTopicEnable
-    cgColdReadThreshold channelExpiredTimeout channelNotActiveInterval checkCRCOnRecover
-    checkSyncStateSetPeriod cleanFileForciblyEnable cleanOfflineBrokerInterval cleanResourceInterval
-    cleanRocksDBDirtyCQIntervalMin cleanSwapedMapInterval clearRetryTopicWhenDeleteTopic
-    clientAsyncSemaphoreValue clientCallbackExecutorThreads clientChannelMaxIdleTimeSeconds
-    clientCloseSocketIfTimeout clientManagerThreadPoolQueueCapacity clientManageThreadPoolNums
-    clientOnewaySemaphoreValue clientPooledByteBufAllocatorEnable clientRequestThreadPoolNums
-    clientRequestThreadPoolQueueCapacity clientSocketRcvBufSize clientSocketSndBufSize clientWorkerThreads
-    clusterName clusterTest clusterTopicEnable coldCtrStrategyEnable coldDataFlowControlEnable
-    coldDataScanEnable commercialBaseCount commercialBigCount commercialEnable commercialSizePerMsg
+    broadcastOffsetExpireMaxSecond broadcastOffsetExpireSecond brokerConfigPath brokerElectionPriority
+    brokerHeartbeatInterval brokerIP2 brokerNotActiveTimeoutMillis cgColdReadThreshold checkCRCOnRecover
+    checkSyncStateSetPeriod cleanOfflineBrokerInterval cleanRocksDBDirtyCQIntervalMin
+    cleanSwapedMapInterval clearRetryTopicWhenDeleteTopic clientManagerThreadPoolQueueCapacity
+    clientManageThreadPoolNums clusterName coldDataScanEnable combineAssignOffsetCQType
+    combineCQEnableCheckSelf combineCQLoadingCQTypes combineCQMaxExtraSearchCommitLogFiles
+    combineCQPreferCQType commercialBaseCount commercialBigCount commercialEnable commercialSizePerMsg
     commercialTimerCount commercialTransCount commitCommitLogLeastPages commitCommitLogThoroughInterval
     commitIntervalCommitLog commitLogForceSwapMapInterval commitLogRollingInterval
     commitLogRollingMinimumSize commitLogSwapMapInterval commitLogSwapMapReserveFileNum
     compactionCqMappedFileSize compactionMappedFileSize compactionScheduleInternal compactionThreadNum
-    compatibleWithOldNameSrv compressedRegister configBlackList configManagerVersion configName
-    configStorePath connectTimeoutMillis consumerFallbehindThreshold
+    compatibleWithOldNameSrv compressedRegister configName consumerFallbehindThreshold
     consumerManagerThreadPoolQueueCapacity consumerManageThreadPoolNums consumerOffsetUpdateVersionStep
-    controllerAddr controllerDLegerGroup controllerDLegerPeers controllerDLegerSelfId
-    controllerHeartBeatTimeoutMills controllerRequestThreadPoolQueueCapacity controllerStorePath
-    controllerThreadPoolNums controllerType correctLogicMinOffsetForceInterval
-    correctLogicMinOffsetSleepInterval dataReadAheadEnable debugLockEnable defaultMessageRequestMode
-    defaultPopShareQueueNum defaultQueryMaxNum defaultThreadPoolNums defaultThreadPoolQueueCapacity
-    defaultTopicQueueNums delayOffsetUpdateVersionStep deleteCommitLogFilesInterval
-    deleteConsumeQueueFilesInterval deleteFileBatchMax deleteTopicWithBrokerRegistration deleteWhen
-    destroyMapedFileIntervalForcibly disableCallbackExecutor disableConsumeIfConsumerReadSlowly
-    disableNettyWorkerGroup disappearTimeAfterStart diskFallRecorded diskMaxUsedSpaceRatio
-    diskSpaceCleanForciblyRatio diskSpaceWarningLevelRatio dispatchCqCacheNum dispatchCqThreads
-    dispatchFromSenderThread dLegerGroup dLegerPeers dLegerSelfId duplicationEnable
-    electMasterMaxRetryCount enableAllTopicList enableAsyncReput enableAutoInSyncReplicas enableBatchPush
-    enableBroadcastOffsetStore enableBuildConsumeQueueConcurrently enableCalcFilterBitMap
-    enableCleanExpiredOffset enableCompaction enableConsumeQueueExt enableControllerInNamesrv
-    enableControllerMode enableCreateSysGroup enabledAppendPropCRC enableDetailStat enableDLegerCommitLog
-    enableElectUncleanMaster enableFastChannelEventProcess enableLmq enableLmqStats enableMixedMessageType
-    enableMultiDispatch enableNetWorkFlowControl enableNotifyAfterPopOrderLockRelease
-    enableNotifyBeforePopCalculateLag enablePopBatchAck enablePopBufferMerge enablePopLog
-    enablePopMessageThreshold enablePropertyFilter enableReconnectForGoAway enableRegisterProducer
-    enableRemoteEscape enableRetryTopicV2 enableRocksDBLog enableScheduleAsyncDeliver
-    enableScheduleMessageStats enableShutdownGracefully enableSingleTopicRegister
-    enableSkipLongAwaitingAck enableSlaveActingMaster enableSplitRegistration enableTopicList
-    endTransactionPoolQueueCapacity endTransactionThreadPoolNums estimateAccumulation
-    expectConsumerNumUseFilter fastFailIfNoBufferInStorePool fetchControllerAddrByDnsLookup
-    fetchNamesrvAddrByAddressServer fetchNameSrvAddrByDnsLookup fetchNamesrvAddrInterval fileReservedTime
-    filterDataCleanTimeSpan filterServerNums filterSupportRetry flushCommitLogLeastPages
-    flushCommitLogThoroughInterval flushCommitLogTimed flushConsumeQueueLeastPages
-    flushConsumeQueueThoroughInterval flushConsumerOffsetHistoryInterval flushConsumerOffsetInterval
-    flushDelayOffsetInterval flushDiskType flushIntervalCommitLog flushIntervalConsumeQueue
-    flushLeastPagesWhenWarmMapedFile forceRegister forceVerifyPropCRC forwardTimeout
-    globalColdReadThreshold haFlowControlEnable haHousekeepingInterval haListenPort haMasterAddress
-    haMaxGapNotInSync haMaxTimeSlaveNotCatchup haSendHeartbeatInterval haSlaveFallbehindMax
-    haTransferBatchSize heartbeatThreadPoolNums heartbeatThreadPoolQueueCapacity highSpeedMode
-    inBrokerContainer initAuthenticationUser initPopOffsetByCheckMsgInMem
-    innerClientAuthenticationCredentials inSyncReplicas isolateLogEnable jRaftControllerRPCAddr
-    jRaftElectionTimeoutMs jRaftGroupId jRaftInitConf jRaftScanWaitTimeoutMs jRaftServerId
-    jRaftSnapshotIntervalSecs kvConfigPath listenPort litePullMessageEnable litePullMessageThreadPoolNums
-    litePullThreadPoolQueueCapacity loadBalancePollNameServerInterval loadBalanceProcessorThreadPoolNums
-    loadBalanceThreadPoolQueueCapacity lockInStrictMode logicalDiskSpaceCleanForciblyThreshold
+    controllerHeartBeatTimeoutMills correctLogicMinOffsetForceInterval correctLogicMinOffsetSleepInterval
+    dataReadAheadEnable debugLockEnable defaultQueryMaxNum delayOffsetUpdateVersionStep
+    destroyMapedFileIntervalForcibly diskFallRecorded dispatchCqCacheNum dispatchCqThreads
+    dispatchFromSenderThread enableAcceleratedRecovery enableAsyncReput enableBroadcastOffsetStore
+    enableBuildConsumeQueueConcurrently enableCalcFilterBitMap enableCleanExpiredOffset
+    enableConnectionMetrics enableCreateSysGroup enableDetailStat enableFastChannelEventProcess
+    enableLagAndDlqMetrics enableLmqStats enableLogConsumeQueueRepeatedlyBuildWhenRecover
+    enableMessageStoreMetrics enableMixedMessageType enableNetWorkFlowControl
+    enableNotifyAfterPopOrderLockRelease enableNotifyBeforePopCalculateLag enablePopBatchAck
+    enablePopBufferMerge enablePopLog enablePopMetrics enableRegisterProducer enableRemotingMetrics
+    enableRequestMetrics enableRocksDBLog enableRunningFlagsInFlush enableScheduleAsyncDeliver
+    enableScheduleMessageStats enableSingleTopicRegister enableSkipLongAwaitingAck enableSplitMetadata
+    enableSplitRegistration enableStatsMetrics enableTransactionMetrics endTransactionPoolQueueCapacity
+    endTransactionThreadPoolNums estimateAccumulation expectConsumerNumUseFilter
+    fastFailIfNoBufferInStorePool fetchNamesrvAddrInterval filterDataCleanTimeSpan flushCommitLogTimed
+    flushConsumeQueueLeastPages flushConsumerOffsetHistoryInterval flushIntervalConsumeQueue
+    flushLeastPagesWhenWarmMapedFile forceRegister forwardTimeout globalColdReadThreshold
+    haFlowControlEnable haHousekeepingInterval haListenPort haMaxGapNotInSync haMaxTimeSlaveNotCatchup
+    haSendHeartbeatInterval haSlaveFallbehindMax haTransferBatchSize heartbeatThreadPoolNums
+    heartbeatThreadPoolQueueCapacity highSpeedMode initPopOffsetByCheckMsgInMem isolateLogEnable
+    litePullMessageEnable litePullMessageThreadPoolNums litePullThreadPoolQueueCapacity
+    loadBalancePollNameServerInterval loadBalanceProcessorThreadPoolNums
+    loadBalanceThreadPoolQueueCapacity logicalDiskSpaceCleanForciblyThreshold
     logicQueueForceSwapMapInterval logicQueueSwapMapInterval logicQueueSwapMapReserveFileNum
-    longPollingEnable mappedFileSize mappedFileSizeCommitLog mappedFileSizeConsumeQueue
-    mappedFileSizeConsumeQueueExt mappedFileSizeTimerLog mappedFileSwapEnable
-    mapperFileSizeBatchConsumeQueue maxAsyncPutMessageRequests maxBatchDeleteFilesNum maxChecksumRange
-    maxConsumeQueueScan maxDelayTime maxErrorRateOfBloomFilter maxFilterMessageSize maxHashSlotNum
-    maxHaTransferByteInSecond maxIndexNum maxLmqConsumeQueueNum maxMessageSize maxMsgsNumBatch
-    maxOffsetMapSize maxPopPollingSize maxReconnectIntervalTimeSeconds maxRecoveryCommitlogFiles
-    maxSlaveResendLength maxStatsIdleTimeInMinutes maxTopicLength maxTransferBytesOnMessageInDisk
-    maxTransferBytesOnMessageInMemory maxTransferCountOnMessageInDisk maxTransferCountOnMessageInMemory
-    memTableFlushIntervalMs messageDelayLevel messageIndexEnable messageIndexSafe messageStorePlugIn
-    metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills
-    metricLoggingExporterIntervalInMills metricsExporterType metricsGrpcExporterHeader
-    metricsGrpcExporterTarget metricsInDelta metricsLabel metricsOtelCardinalityLimit
-    metricsPromExporterHost metricsPromExporterPort migrateAuthFromV1Enabled minInSyncReplicas
-    msgTraceTopicName namesrvAddr needWaitForService notifyBrokerRoleChanged
-    notifyConsumerIdsChangedEnable notifyMinBrokerIdChanged objectStoreAccessKey objectStoreBucket
-    objectStoreEndpoint objectStoreSecretKey offsetCheckInSlave orderMessageEnable
-    osPageCacheBusyTimeOutMills popCkMaxBufferSize popCkOffsetMaxQueueSize popCkStayBufferTime
-    popCkStayBufferTimeOut popConsumerFSServiceInit popConsumerKVServiceEnable popConsumerKVServiceInit
-    popConsumerKVServiceLog popFromRetryProbability popInflightMessageThreshold
-    popLongPollingForceNotifyInterval popPollingMapSize popPollingSize popResponseReturnActualRetryTopic
-    popReviveMaxAttemptTimes popReviveMaxReturnSizePerRead preferredLeaderId printChannelGroups
-    printChannelGroupsMinNum processReadEvent processReplyMessageThreadPoolNums productEnvName
-    pullBatchMaxMessageCount pullMessageThreadPoolNums pullThreadPoolQueueCapacity
-    putConsumeQueueDataByFileChannel putMessageFutureThreadPoolNums putMessageTimeout
-    putMsgIndexHightWater putThreadPoolQueueCapacity queryMessageThreadPoolNums
+    mappedFileSizeConsumeQueueExt mappedFileSwapEnable mapperFileSizeBatchConsumeQueue
+    maxAsyncPutMessageRequests maxBatchDeleteFilesNum maxChecksumRange maxConsumeQueueScan maxDelayTime
+    maxErrorRateOfBloomFilter maxHaTransferByteInSecond maxLmqConsumeQueueNum maxMsgsNumBatch
+    maxOffsetMapSize maxRecoveryCommitlogFiles maxSlaveResendLength maxStatsIdleTimeInMinutes
+    maxTopicLength memTableFlushIntervalMs messageIndexSafe metricsOtelCardinalityLimit offsetCheckInSlave
+    popCkMaxBufferSize popCkOffsetMaxQueueSize popCkStayBufferTime popCkStayBufferTimeOut
+    popConsumerFSServiceInit popConsumerKVServiceLog popInflightMessageThreshold
+    popLongPollingForceNotifyInterval popPollingMapExpireTimeSeconds popPollingMapSize
+    popReviveMaxAttemptTimes popReviveMaxReturnSizePerRead printChannelGroups printChannelGroupsMinNum
+    processReplyMessageThreadPoolNums pullBatchMaxMessageCount pullMessageThreadPoolNums
+    pullThreadPoolQueueCapacity putConsumeQueueDataByFileChannel putMessageFutureThreadPoolNums
+    putMessageTimeout putMsgIndexHightWater putThreadPoolQueueCapacity queryMessageThreadPoolNums
     queryThreadPoolQueueCapacity readAheadCacheEnable readAheadCacheExpireDuration
     readAheadCacheSizeThresholdRate readAheadMessageCountThreshold readAheadMessageSizeThreshold
-    readOnlyCommitLogStorePaths readUnCommitted realTimeNotifyConsumerChange realTimePersistRocksDBConfig
-    recallMessageEnable recheckReputOffsetFromCq recordGetMessageResult recoverConcurrently
-    recoverThreadPoolNums redeleteHangedFileInterval regionId registerBrokerTimeoutMills
-    registerNameServerPeriod rejectPullConsumerEnable rejectTransactionMessage replicasPerDiskPartition
-    replyThreadPoolQueueCapacity retrieveMessageFromPopRetryTopicV1 returnOrderTopicConfigToBroker
-    reviveAckWaitMs reviveInterval reviveMaxSlow reviveQueueNum reviveScanTime rocketmqHome
-    rocksdbCompressionType rocksdbCQDoubleWriteEnable rocksdbFlushWalFrequency
-    rocksdbWalFileRollingThreshold sampleCountThreshold sampleSteps scanAvailableNameSrv
-    scanInactiveMasterInterval scanNotActiveBrokerInterval scheduleAsyncDeliverMaxPendingLimit
+    readUnCommitted realTimeNotifyConsumerChange realTimePersistRocksDBConfig recheckReputOffsetFromCq
+    recordGetMessageResult recoverConcurrently recoverThreadPoolNums replyThreadPoolQueueCapacity
+    reviveAckWaitMs reviveMaxSlow reviveScanTime rocksdbCompressionType rocksdbFlushWalFrequency
+    rocksdbWalFileRollingThreshold sampleCountThreshold sampleSteps scheduleAsyncDeliverMaxPendingLimit
     scheduleAsyncDeliverMaxResendNum2Blocked searchBcqByCacheEnable sendHeartbeatTimeoutMillis
-    sendMessageThreadPoolNums sendThreadPoolQueueCapacity serverAsyncSemaphoreValue
-    serverCallbackExecutorThreads serverChannelMaxIdleTimeSeconds serverLoadBalancerEnable
-    serverNettyWorkerGroupEnable serverOnewaySemaphoreValue serverPooledByteBufAllocatorEnable
-    serverSelectorThreads serverSocketBacklog serverSocketRcvBufSize serverSocketSndBufSize
-    serverWorkerThreads shortPollingTimeMills shutdownWaitTimeSeconds skipPreOnline
-    skipWhenCKRePutReachMaxTimes slaveReadEnable slaveTimeout socksProxyConfig
-    spinLockCollisionRetreatOptimalDegree splitRegistrationSize startAcceptSendRequestTimeStamp
+    sendMessageThreadPoolNums skipPreOnline skipWhenCKRePutReachMaxTimes slaveTimeout
+    spinLockCollisionRetreatOptimalDegree splitMetadataSize splitRegistrationSize
     statefulAuthenticationCacheExpiredSecond statefulAuthenticationCacheMaxNum
     statefulAuthorizationCacheExpiredSecond statefulAuthorizationCacheMaxNum statRocksDBCQIntervalSec
-    storePathBrokerIdentity storePathCommitLog storePathDLedgerCommitLog storePathEpochFile
-    storePathRootDir storeReplyMessageEnable storeType subscriptionExpiredTimeout supportActingMaster
-    syncBrokerMemberGroupPeriod syncBrokerMetadataPeriod syncControllerMetadataPeriod syncFlushTimeout
-    syncFromLastFile syncMasterFlushOffsetWhenStartup tieredBackendServiceProvider
-    tieredMetadataServiceProvider tieredStorageLevel tieredStoreCommitLogMaxSize
-    tieredStoreConsumeQueueMaxSize tieredStoreCrcCheckEnable tieredStoreDeleteFileEnable
-    tieredStoreDeleteFileInterval tieredStoreFilePath tieredStoreFileReservedTime tieredStoreGroupCommit
-    tieredStoreGroupCommitCount tieredStoreGroupCommitSize tieredStoreGroupCommitTimeout
-    tieredStoreIndexFileMaxHashSlotNum tieredStoreIndexFileMaxIndexNum tieredStoreMaxGroupCommitCount
-    tieredStoreMaxPendingLimit timerColdDataCheckIntervalMs timerCongestNumEachSlot
-    timerEnableCheckMetrics timerEnableRetryUntilSuccess timerFlushIntervalMs timerGetMessageThreadNum
-    timerInterceptDelayLevel timerMaxDelaySec timerMetricSmallThreshold timerPrecisionMs
-    timerProgressLogIntervalMs timerPutMessageThreadNum timerRollWindowSlot timerSkipUnknownError
-    timerStopEnqueue timerWheelEnable topicQueueLockNum totalReplicas traceOn traceTopicEnable
-    transactionCheckInterval transactionCheckMax transactionMetricFlushInterval transactionOpBatchInterval
-    transactionOpMsgMaxSize transactionTimeOut transferMsgByHeap transientStorePoolEnable
-    transientStorePoolSize travelCqFileNumWhenGetMessage unRegisterBrokerQueueCapacity
-    updateNameServerAddrPeriod useABSLock useEpollNativeSelector usePIDColdCtrStrategy
+    subscriptionExpiredTimeout syncBrokerMemberGroupPeriod syncBrokerMetadataPeriod
+    syncControllerMetadataPeriod syncFromLastFile syncMasterFlushOffsetWhenStartup
+    tieredStoreCommitLogMaxSize tieredStoreConsumeQueueMaxSize tieredStoreCrcCheckEnable
+    tieredStoreDeleteFileEnable tieredStoreDeleteFileInterval tieredStoreFileReservedTime
+    tieredStoreGroupCommit tieredStoreGroupCommitCount tieredStoreGroupCommitSize
+    tieredStoreGroupCommitTimeout tieredStoreIndexFileMaxHashSlotNum tieredStoreIndexFileMaxIndexNum
+    tieredStoreMaxGroupCommitCount tieredStoreMaxPendingLimit timerColdDataCheckIntervalMs
+    timerEnableCheckMetrics timerEnableRetryUntilSuccess timerGetMessageThreadNum timerInterceptDelayLevel
+    timerMetricSmallThreshold timerProgressLogIntervalMs timerPutMessageThreadNum timerSkipUnknownError
+    topicQueueLockNum transactionMetricFlushInterval transactionOpBatchInterval transactionOpMsgMaxSize
+    transferMsgByHeap transientStorePoolEnable transientStorePoolSize travelCqFileNumWhenGetMessage
+    updateNameServerAddrPeriod updateNamesrvAddrInterval useABSLock usePIDColdCtrStrategy
     userCacheExpiredSecond userCacheMaxNum userCacheRefreshSecond useReentrantLockWhenPutMessage
-    useServerSideResetOffset useStaticSubscription useTLS validateSystemTopicWhenUpdateTopic
-    waitSecondsForService waitTimeMillsInAckQueue waitTimeMillsInAdminBrokerQueue
-    waitTimeMillsInHeartbeatQueue waitTimeMillsInLitePullQueue waitTimeMillsInPullQueue
-    waitTimeMillsInSendQueue waitTimeMillsInTransactionQueue wakeCommitWhenPutMessage
-    wakeFlushWhenPutMessage warmMapedFileEnable writeBufferHighWaterMark writeBufferLowWaterMark
+    validateSystemTopicWhenUpdateTopic wakeCommitWhenPutMessage wakeFlushWhenPutMessage
+    warmMapedFileEnable writeWithoutMmap
 """
 
-APACHE_KEYS: frozenset[str] = frozenset(_KEYS.split())
+_BOTH = frozenset((_NETTY + _CONTROLLER_AND_METRICS).split())
+NAME_SERVER_HARMLESS: frozenset[str] = _BOTH | frozenset(_NAME_SERVER.split())
+BROKER_HARMLESS: frozenset[str] = NAME_SERVER_HARMLESS | frozenset(_BROKER.split())
+
+# Apache 3.x and 4.x wrote "maped"; the others are names that many files on the web give by mistake.
+OLD_NAMES: Mapping[str, str] = {
+    "mapedFileSizeCommitLog": "mappedFileSizeCommitLog",
+    "mapedFileSizeConsumeQueue": "mappedFileSizeConsumeQueue",
+    "mapedFileSizeConsumeQueueExt": "mappedFileSizeConsumeQueueExt",
+    "serverLoadBalancerEnabled": "serverLoadBalancerEnable",
+    "enableAcl": "aclEnable",
+}
+
+# Keys of Apache 3.x and 4.0 to 4.2 that no later version has, and why a file may still hold them.
+RETIRED: Mapping[str, str] = {
+    "checkTransactionMessageEnable": "brokers always ask producers about open transactions",
+    "checkTransactionMessageAtleastInterval": "transactionTimeOut says when a producer is asked first",
+    "checkTransactionMessageTimerInterval": "transactionCheckInterval says how often producers are asked",
+    "tranStateTableStorePath": "transactions are kept in topics of the store",
+    "tranStateTableMapedFileSize": "transactions are kept in topics of the store",
+    "tranRedoLogStorePath": "transactions are kept in topics of the store",
+    "tranRedoLogMapedFileSize": "transactions are kept in topics of the store",
+}

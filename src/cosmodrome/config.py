@@ -1,25 +1,29 @@
 """Every default of every daemon, once, with its unit.
 
 A config is a frozen dataclass, checked when made. `with_properties` lays Apache's properties over one: keys are the
-attribute names in camelCase, or the alias a field declares. A key that Apache knows and this package does not obey is
-named in a warning; a key nobody knows is refused.
+attribute names in camelCase, or the alias a field declares. A key that asks for what this version cannot keep is
+refused, and so is a key nobody knows; `docs/configuration.md` has the lists.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import logging
 import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path
-from typing import Any, Self, get_type_hints
+from typing import Any, ClassVar, Self, get_type_hints
 
-from cosmodrome.apache_keys import APACHE_KEYS
+from cosmodrome.apache_keys import BROKER_HARMLESS, NAME_SERVER_HARMLESS, OLD_NAMES, RETIRED
 from cosmodrome.errors import ConfigError
 from cosmodrome.model import RequestMode
+from cosmodrome.promises import BROKER_PROMISES, NAME_SERVER_PROMISES, Promise, find_promise
+from cosmodrome.properties_file import parse_properties as parse_properties
+from cosmodrome.properties_file import place
+from cosmodrome.properties_file import read_properties as read_properties
 
 log = logging.getLogger(__name__)
 
@@ -52,8 +56,18 @@ def alias(name: str, default: Any) -> Any:
     return field(default=default, metadata={"alias": name})
 
 
+class BadSetting(ConfigError):
+    """A value that its key does not take."""
+
+    def __init__(self, key: str, text: str) -> None:
+        super().__init__(text)
+        self.key = key
+
+
 class _FromProperties:
     """Shared by the configs below: building one from Apache's keys."""
+
+    _promises: ClassVar[Mapping[str, Promise]] = {}
 
     @classmethod
     def attributes_by_key(cls) -> dict[str, str]:
@@ -67,15 +81,21 @@ class _FromProperties:
     def values_from(cls, properties: Mapping[str, str]) -> dict[str, Any]:
         """The attributes that `properties` set, converted to their types; other keys are left to other configs."""
         types = get_type_hints(cls)
+        attributes = cls.attributes_by_key()
         return {
-            name: _convert(key, properties[key], types[name])
-            for key, name in cls.attributes_by_key().items()
-            if key in properties
+            attributes[name]: _convert(name, text, types[attributes[name]])
+            for key, text in properties.items()
+            if (name := OLD_NAMES.get(key, key)) in attributes
         }
 
     def with_properties(self, properties: Mapping[str, str]) -> Self:
-        """A copy with the values of Apache's keys."""
-        return dataclasses.replace(self, **self.values_from(properties))  # type: ignore[type-var]
+        """Return a copy with the values of Apache's keys; ConfigError names the line of a value that cannot work."""
+        _raise_all(_broken_promises(properties, self._promises))
+        try:
+            return dataclasses.replace(self, **self.values_from(properties))  # type: ignore[type-var]
+        except BadSetting as error:
+            spelled = next((key for key in properties if OLD_NAMES.get(key, key) == error.key), error.key)
+            raise BadSetting(error.key, place(properties, spelled) + str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +202,7 @@ class StoreConfig(_FromProperties):
 class BrokerConfig(_FromProperties):
     """One broker; names and defaults are Apache's BrokerConfig."""
 
+    _promises: ClassVar = BROKER_PROMISES
     broker_name: str = field(default_factory=socket.gethostname)
     broker_cluster_name: str = "DefaultCluster"
     broker_id: int = 0
@@ -245,7 +266,7 @@ class BrokerConfig(_FromProperties):
         _require(bool(_BROKER_NAME.fullmatch(self.broker_name)), "brokerName", "letters, digits and . _ @ -")
         _require(bool(_NAME.fullmatch(self.broker_cluster_name)), "brokerClusterName", "letters, digits and . _ -")
         _require(0 <= self.listen_port <= 65_535, "listenPort", "0 to 65535")
-        _require(self.broker_id >= 0, "brokerId", "0 (master) or more")
+        _require_kept(BROKER_PROMISES, "brokerId", self.broker_id)
         _require(0 < self.default_topic_queue_nums <= 65_535, "defaultTopicQueueNums", "1 to 65535")
         for name in (one.name for one in dataclasses.fields(self) if one.name.startswith("wait_time_mills_in_")):
             _require(getattr(self, name) > 0, _camel_case(name), "at least 1 ms")
@@ -265,6 +286,7 @@ class BrokerConfig(_FromProperties):
 class NameServerConfig(_FromProperties):
     """The name server; names and defaults are Apache's NamesrvConfig."""
 
+    _promises: ClassVar = NAME_SERVER_PROMISES
     bind_address: str = "127.0.0.1"
     listen_port: int = DEFAULT_NAMESRV_PORT
     kv_config_path: str = ""
@@ -348,41 +370,6 @@ def parse_addresses(text: str) -> tuple[str, ...]:
     return addresses
 
 
-def read_properties(path: Path) -> dict[str, str]:
-    """Apache's properties file, or ConfigError saying why it can't be read."""
-    try:
-        return parse_properties(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {path}: {error}") from error
-
-
-def parse_properties(text: str) -> dict[str, str]:
-    """Java properties text. Of a key given twice the last value counts."""
-    joined = re.sub(r"(?<!\\)((?:\\\\)*)\\\r?\n[ \t\f]*", r"\1", text)
-    pairs: dict[str, str] = {}
-    for line in joined.splitlines():
-        stripped = line.lstrip(" \t\f")
-        if not stripped or stripped[0] in "#!":
-            continue
-        match = _KEY_VALUE.fullmatch(stripped)
-        assert match is not None, "every non-empty line is a key with an optional value"
-        pairs[_unescape(match[1])] = _unescape(match[2]).strip()
-    return pairs
-
-
-_KEY_VALUE = re.compile(r"((?:\\.|[^\\=:\s])*\\?)(?:\s*[=:]\s*|\s+|$)(.*)")
-_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)")
-_ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-
-
-def _unescape(text: str) -> str:
-    def replace(match: re.Match[str]) -> str:
-        code = match[1]
-        return chr(int(code[1:], 16)) if len(code) == 5 else _ESCAPED.get(code, code)
-
-    return _ESCAPE.sub(replace, text)
-
-
 def properties_text(*configs: _FromProperties) -> str:
     """Configs as the properties file that makes them."""
     lines = []
@@ -394,14 +381,63 @@ def properties_text(*configs: _FromProperties) -> str:
 
 
 def check_keys(properties: Mapping[str, str], *configs: type[_FromProperties]) -> None:
-    """Warn about keys of Apache's that nothing here obeys; refuse keys that nobody knows."""
+    """Refuse every key that asks for what this version cannot keep, and every key that nobody knows, in one error.
+
+    Keys that only tune the insides of Apache's programs are accepted, and named in one line of the log.
+    """
+    for_name_server = NameServerConfig in configs
+    promises = NAME_SERVER_PROMISES if for_name_server else BROKER_PROMISES
+    harmless = NAME_SERVER_HARMLESS if for_name_server else BROKER_HARMLESS
     ours = {key for config in configs for key in config.attributes_by_key()}
-    strange = [key for key in properties if key not in ours]
-    unknown = sorted(key for key in strange if key not in APACHE_KEYS)
-    if unknown:
-        raise ConfigError(f"unknown key {', '.join(unknown)}: neither Apache RocketMQ nor Cosmodrome has it")
-    for key in sorted(strange):
-        log.warning("%s=%s is one of Apache's keys but has no effect here yet", key, properties[key])
+    problems, idle = _broken_promises(properties, promises, ours), []
+    for key, value in properties.items():
+        name = OLD_NAMES.get(key, key)
+        if name != key and name in properties:
+            problems.append(
+                f"{place(properties, key)}{key} is the old name of {name}, which is given too: remove {key}"
+            )
+        elif name in ours or find_promise(promises, name) is not None:
+            continue
+        elif name in harmless or name in RETIRED:
+            idle.append(f"{key}={value}" + (f" ({RETIRED[name]})" if name in RETIRED else ""))
+        else:
+            problems.append(place(properties, key) + _unknown(key, {*ours, *promises, *harmless}))
+    _raise_all(problems)
+    if idle:
+        log.info("settings accepted without effect: %s", ", ".join(idle))
+
+
+def _broken_promises(
+    properties: Mapping[str, str], promises: Mapping[str, Promise], ours: set[str] | None = None
+) -> list[str]:
+    """Return a sentence for each key that asks for what this version cannot keep; keys that a config obeys are kept."""
+    if ours is None:
+        ours = {key for config in (BrokerConfig, StoreConfig, NetConfig) for key in config.attributes_by_key()}
+    problems = []
+    for key, value in properties.items():
+        name = OLD_NAMES.get(key, key)
+        promise = find_promise(promises, name) if name not in ours else None
+        refusal = promise.refusal(key, value) if promise is not None else None
+        if refusal is not None:
+            problems.append(place(properties, key) + refusal)
+    return problems
+
+
+def _raise_all(problems: list[str]) -> None:
+    if problems:
+        raise ConfigError("\n".join(problems))
+
+
+def _unknown(key: str, known: set[str]) -> str:
+    everywhere = {*BROKER_HARMLESS, *BROKER_PROMISES, *NAME_SERVER_PROMISES}
+    for config in (BrokerConfig, StoreConfig, NetConfig, NameServerConfig):
+        everywhere |= config.attributes_by_key().keys()
+    if key in everywhere:
+        return f"{key} is a key of another program or part: it has no effect here. Remove it"
+    by_lower_case = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(key.lower(), by_lower_case, n=1, cutoff=0.75)
+    hint = f"; did you mean {by_lower_case[close[0]]}?" if close else ""
+    return f"unknown key {key}: neither Apache RocketMQ nor Cosmodrome has it{hint}"
 
 
 def _camel_case(name: str) -> str:
@@ -413,12 +449,12 @@ def _convert(key: str, text: str, kind: Any) -> Any:
     text = text.strip()
     if kind is bool:
         if text.lower() not in ("true", "false"):
-            raise ConfigError(f"{key}={text}: write true or false")
+            raise BadSetting(key, f"{key}={text}: write true or false")
         return text.lower() == "true"
     try:
         return kind(text)
     except ValueError as error:
-        raise ConfigError(f"{key}={text}: {_expected(kind)}") from error
+        raise BadSetting(key, f"{key}={text}: {_expected(kind)}") from error
 
 
 def _expected(kind: Any) -> str:
@@ -449,4 +485,10 @@ def _are_hours(text: str) -> bool:
 
 def _require(holds: bool, key: str, accepted: str) -> None:
     if not holds:
-        raise ConfigError(f"{key} must be {accepted}")
+        raise BadSetting(key, f"{key} must be {accepted}")
+
+
+def _require_kept(promises: Mapping[str, Promise], key: str, value: object) -> None:
+    refusal = promises[key].refusal(key, str(value))
+    if refusal is not None:
+        raise BadSetting(key, refusal)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from cosmodrome.config import (
     NameServerConfig,
     NetConfig,
     StoreConfig,
-    check_keys,
     parse_addresses,
     parse_properties,
     read_properties,
@@ -73,7 +71,7 @@ def test_what_is_not_mentioned_stays() -> None:
         (BrokerConfig(), {"autoCreateTopicEnable": "yes"}, "autoCreateTopicEnable=yes: write true or false"),
         (BrokerConfig(), {"brokerName": "a/b"}, "brokerName must be letters, digits"),
         (BrokerConfig(), {"brokerClusterName": ""}, "brokerClusterName must be letters, digits"),
-        (BrokerConfig(), {"brokerId": "-1"}, "brokerId must be 0"),
+        (BrokerConfig(), {"brokerId": "one"}, "brokerId=one: write a whole number"),
         (BrokerConfig(), {"defaultTopicQueueNums": "0"}, "defaultTopicQueueNums must be 1 to 65535"),
         (StoreConfig(), {"flushDiskType": "NEVER"}, "flushDiskType=NEVER: write one of ASYNC_FLUSH, SYNC_FLUSH"),
         (StoreConfig(), {"mappedFileSizeCommitLog": "1024"}, "mappedFileSizeCommitLog must be at least"),
@@ -91,15 +89,6 @@ def test_a_setting_that_cannot_work_is_named_with_what_would(
     with pytest.raises(ConfigError) as refused:
         config.with_properties(properties)
     assert words in str(refused.value)
-
-
-def test_keys_of_apache_that_nobody_obeys_are_named_and_strange_keys_refused(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        check_keys({"brokerName": "b", "aclEnable": "true"}, BrokerConfig, StoreConfig)
-    assert "aclEnable=true" in caplog.text
-    assert "brokerName" not in caplog.text
-    with pytest.raises(ConfigError, match="unknown key brokerNam, zzz"):
-        check_keys({"zzz": "1", "brokerNam": "b", "brokerName": "b"}, BrokerConfig)
 
 
 # --- addresses
@@ -155,6 +144,9 @@ def test_what_is_no_address_is_named(text: str) -> None:
         ("a=\\u00e4\\t\\n\\x", {"a": "ä\t\nx"}),
         ("path=C:\\\\store", {"path": "C:\\store"}),
         ("a=1 # no comment", {"a": "1 # no comment"}),
+        ("# a comment ends with its line \\\na=1", {"a": "1"}),
+        ("<!--\n  a licence = in XML\n-->\na=1", {"a": "1"}),
+        ("<!-- one line -->\na=1", {"a": "1"}),
     ],
 )
 def test_properties_are_read_like_java_does(text: str, pairs: dict[str, str]) -> None:
@@ -181,3 +173,33 @@ def test_a_file_is_read_and_one_that_cannot_be_is_named(tmp_path: Path) -> None:
     path.write_bytes(b"a=\xff")
     with pytest.raises(ConfigError, match=r"cannot read .*broker\.conf"):
         read_properties(path)
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_bytes(b"\xef\xbb\xbfbrokerName=b\r\n")
+    assert read_properties(path) == {"brokerName": "b"}
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("listenPort=x", 1),
+        ("# a\n\nlistenPort=x\n", 3),
+        ("a=1\\\n  2\nlistenPort=x", 3),
+        ("a=1\r\nlistenPort = x\r\n", 2),
+    ],
+)
+def test_a_value_that_cannot_work_is_named_with_its_file_and_line(tmp_path: Path, text: str, line: int) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_text(text, encoding="utf-8", newline="")
+    with pytest.raises(ConfigError) as refused:
+        BrokerConfig().with_properties(read_properties(path))
+    assert str(refused.value) == f"{path}:{line}: listenPort=x: write a whole number"
+
+
+def test_a_range_that_is_left_is_named_with_its_line_and_in_the_files_own_spelling(tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_text("brokerName=b\nmapedFileSizeCommitLog=1\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"broker\.conf:2: mappedFileSizeCommitLog must be at least"):
+        StoreConfig().with_properties(read_properties(path))

@@ -13,7 +13,17 @@ import cosmodrome
 ROOT = Path(cosmodrome.__file__).parent
 
 ROWS = (
-    ("model", "errors", "config", "clock", "codes", "apache_keys", "state_file"),
+    (
+        "model",
+        "errors",
+        "config",
+        "clock",
+        "codes",
+        "apache_keys",
+        "promises",
+        "properties_file",
+        "state_file",
+    ),
     ("wire",),
     ("store", "raft", "net", "filter"),
     ("replication", "client"),

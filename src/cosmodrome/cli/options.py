@@ -63,5 +63,5 @@ config_option = click.option(
     "--config",
     "config_file",
     type=click.Path(exists=True, dir_okay=False),
-    help="Apache's broker.conf: its keys are obeyed or named in a warning.",
+    help="Apache's broker.conf. A key that asks for what this version cannot keep stops the start.",
 )

@@ -80,3 +80,17 @@ def test_no_two_brokers_have_one_name() -> None:
     for first in ("broker-a", "broker-z", "mine"):
         names = [first, *_other_names(first)[: MAX_BROKERS - 1]]
         assert len(set(names)) == MAX_BROKERS
+
+
+@pytest.mark.parametrize("command", [[*BROKER, "{store}"], [*UP, "{store}"]])
+def test_a_setting_that_cannot_be_kept_stops_the_start(tmp_path: Path, command: list[str]) -> None:
+    store, conf = tmp_path / "store", tmp_path / "broker.conf"
+    conf.write_text("brokerName=b\naclEnable=true\n", encoding="utf-8")
+    done = invoked(*(word.format(store=store) for word in command), "-c", str(conf))
+    assert (done.exit_code, done.output) == (
+        1,
+        f"Error: {conf}:2: aclEnable=true is refused: this version checks neither access keys nor permissions, "
+        "so every client would be let in. Remove the key or set aclEnable=false, and let only trusted machines reach "
+        "the port\n",
+    )
+    assert not store.exists()
