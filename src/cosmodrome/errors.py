@@ -211,6 +211,10 @@ class BrokerError(ClientError):
         return self.code == ResponseCode.SYSTEM_ERROR and "AclException" in self.remark
 
 
+class MessageNotFound(ClientError):
+    """An id that no broker of the topic has a message for."""
+
+
 class SendFailed(ClientError):
     """A message that no broker took; the text lists the tries."""
 

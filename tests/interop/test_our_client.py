@@ -1,9 +1,13 @@
 """Our producer and consumer on our broker and on Apache's, met from the other side by Java."""
 
+import asyncio
+import time
 from collections.abc import Callable
 
 import pytest
 
+from cosmodrome import Message, Producer
+from cosmodrome.client.finding import Finder
 from interop.java import Serialize
 from interop.lab import ALL_CLUSTERS, APACHE_CLUSTERS, SERIALIZERS, Lab
 from interop.messages import Load, check_arrived, check_same, seen_by_java, sent_by_java
@@ -12,6 +16,7 @@ from interop.setup import CLIENT_VERSIONS
 
 COUNT = 20
 LARGE_BODY_BYTES = 10_000
+FINDING_SECONDS = 60
 
 Fresh = Callable[[str], str]
 
@@ -56,3 +61,38 @@ def test_what_java_sends_reaches_us_through_apache(
     produced = lab.run(version, "Produce", cluster, words, serialize)
     mine = receive_ours(cluster.namesrv, fresh("group"), load.topic, COUNT)
     check_arrived(load, mine, sent_by_java(produced.messages), cluster.broker_address)
+
+
+@pytest.mark.parametrize("cluster_name", ALL_CLUSTERS)
+def test_topics_are_made_and_messages_found(lab: Lab, fresh: Fresh, cluster_name: str) -> None:
+    cluster, topic = lab.cluster(cluster_name), fresh("topic")
+
+    async def run() -> None:
+        async with Producer(fresh("group"), cluster.namesrv) as producer, asyncio.timeout(FINDING_SECONDS):
+            await producer.create_topic(topic, 2)
+            while len(queues := await producer.publish_queues(topic)) != 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)  # until the name server has been told of it
+            begun_ms = time.time_ns() // 1_000_000
+            sent = [
+                await producer.send(Message(topic, b"%d" % index, keys=["all", f"k{index}"]), queues[index % 2])
+                for index in range(COUNT)
+            ]
+            while len(found := await producer.query_message(topic, "all", begun_ms)) < COUNT:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)  # until Apache's broker has put them into its index
+            assert sorted(int(message.body) for message in found) == list(range(COUNT))
+            assert [message.body for message in await producer.query_message(topic, "k7")] == [b"7"]
+            assert await producer.query_message(topic, "k7", 0, begun_ms - 1) == []
+            for message_id in (sent[3].msg_id, sent[3].offset_msg_id):
+                viewed = await producer.view_message(topic, message_id)
+                assert (viewed.body, viewed.queue, viewed.queue_offset) == (b"3", queues[1], 1)
+            times = {message.body: message.store_timestamp for message in found}
+            assert await producer.earliest_msg_store_time(queues[0]) == times[b"0"]
+            finder = Finder(producer._instance)
+            ranged = (await finder.between(topic, times[b"2"], times[b"9"], COUNT)).all()
+            assert {b"%d" % index for index in range(2, 10)} <= {message.body for message in ranged}
+            assert all(times[b"2"] <= message.store_timestamp <= times[b"9"] for message in ranged)
+            placed = await finder.at(queues[1], 4)
+            assert placed is not None
+            assert placed.body == b"9"
+
+    asyncio.run(run())

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from cosmodrome import __version__
-from cosmodrome.cli import messages, pipeline, serve, sql, store, trace
+from cosmodrome.cli import find, messages, pipeline, serve, sql, store, trace
 from cosmodrome.errors import CosmodromeError
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
@@ -39,6 +39,7 @@ main.add_command(serve.namesrv)
 main.add_command(serve.broker)
 main.add_command(messages.send)
 main.add_command(messages.tail)
+main.add_command(find.find)
 main.add_command(trace.trace)
 main.add_command(store.store)
 main.add_command(pipeline.pipeline)

@@ -116,6 +116,7 @@ class Instance:
         self._tasks: set[asyncio.Task[None]] = set()
         self.ip = local_ip()
         self.client_id = client_id(self.ip, config)
+        self.namespace = config.namespace
         self.handlers: dict[int, Handler] = {}
         self.on_connection_lost: list[Callable[[], None]] = []
         net = NetConfig(reconnect_max_ms=RECONNECT_MAX_MS)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, cast
 
+from cosmodrome.client.administration import Administration
 from cosmodrome.client.assigned_queue import Pace
 from cosmodrome.client.broker_calls import BrokerCalls
 from cosmodrome.client.consume_stats import ConsumeStatistics
@@ -16,7 +17,7 @@ from cosmodrome.client.feed import BatchStream, Feed, MessageStream
 from cosmodrome.client.fetched_queues import FetchedQueues, OnQueues, tell
 from cosmodrome.client.held_queues import Held, Reading
 from cosmodrome.client.hooks import ConsumeHook, FilterMessageHook, RpcHook, check_consumer_hooks
-from cosmodrome.client.lifecycle import Startable, cancelled, whose
+from cosmodrome.client.lifecycle import cancelled, whose
 from cosmodrome.client.membership import Membership, Role
 from cosmodrome.client.namespaces import unwrap_message, unwrap_queue, wrap_group, wrap_queue, wrap_topic
 from cosmodrome.client.offsets import Offsets, OffsetStore, StartRule, max_offset, min_offset, offset_at, offset_store
@@ -71,7 +72,7 @@ MAX_RECONSUME_TIMES = 16
 L = TypeVar("L", bound=OnQueues)
 
 
-class LitePullConsumer(Startable):
+class LitePullConsumer(Administration):
     """Hands out messages when it is asked, and fetches them ahead meanwhile.
 
         consumer = LitePullConsumer("billing", "127.0.0.1:9876")
@@ -131,7 +132,7 @@ class LitePullConsumer(Startable):
         config = self._config = client_config(config, namesrv)
         self._namespace = config.namespace
         self._clock = clock or SystemClock()
-        self._group = wrap_group(config.namespace, check_group(group))
+        self._group = self._reads_as = wrap_group(config.namespace, check_group(group))
         self._model = model
         self._pull_batch = pull_batch
         self._auto_commit_interval_ms = auto_commit_interval_ms
@@ -433,22 +434,6 @@ class LitePullConsumer(Startable):
         """Of the first message of the queue that was stored at that time or later."""
         self._require_running()
         return await offset_at(self._instance, await self._routed(queue), timestamp_ms, self._group)
-
-    async def min_offset(self, queue: MessageQueue) -> int:
-        """Of the oldest message of the queue that is still there."""
-        self._require_running()
-        return await min_offset(self._instance, await self._routed(queue))
-
-    async def max_offset(self, queue: MessageQueue) -> int:
-        """Behind the newest message of the queue."""
-        self._require_running()
-        return await max_offset(self._instance, await self._routed(queue))
-
-    async def _routed(self, queue: MessageQueue) -> MessageQueue:
-        """As brokers know it; its broker can be asked."""
-        wrapped = wrap_queue(self._namespace, check_queue(queue))
-        await self._instance.routes.topic(wrapped.topic)
-        return wrapped
 
     # --- offsets
 

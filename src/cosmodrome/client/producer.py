@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from cosmodrome.client import outgoing
+from cosmodrome.client.administration import Administration
 from cosmodrome.client.async_sends import AsyncSends, Callback
 from cosmodrome.client.batches import split_batches
 from cosmodrome.client.hooks import RpcHook, SendMode
 from cosmodrome.client.instance import DEFAULT_INSTANCE, Instance
-from cosmodrome.client.lifecycle import Startable
 from cosmodrome.client.namespaces import unwrap_queue, wrap_group, wrap_queue, wrap_topic
 from cosmodrome.client.outgoing import Outgoing
 from cosmodrome.client.producer_options import ProducerOptions
@@ -49,7 +49,7 @@ PACKING_THREADS = os.cpu_count() or 1
 T = TypeVar("T")
 
 
-class Producer(Startable):
+class Producer(Administration):
     """Sends messages, each to a queue of its topic in turn.
 
         async with Producer("orders-app", "127.0.0.1:9876") as producer:

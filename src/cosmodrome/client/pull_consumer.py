@@ -9,21 +9,22 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from cosmodrome.client.administration import Administration
 from cosmodrome.client.hooks import RpcHook
-from cosmodrome.client.incoming import received, received_messages, unpacked
-from cosmodrome.client.lifecycle import Startable, cancelled, going_on
+from cosmodrome.client.incoming import received_messages, unpacked
+from cosmodrome.client.lifecycle import cancelled, going_on
 from cosmodrome.client.membership import Membership, Role, Subscribed
 from cosmodrome.client.namespaces import unwrap_message, unwrap_queue, unwrap_topic, wrap_group, wrap_queue, wrap_topic
-from cosmodrome.client.offsets import max_offset, min_offset, offset_at, offset_store
+from cosmodrome.client.offsets import offset_store
 from cosmodrome.client.pulling import PULL_MAX_BYTES, PULL_MAX_MESSAGES, pull
 from cosmodrome.client.rebalance import Strategy, averagely, check_strategy
 from cosmodrome.client.sending_back import SendsBack
 from cosmodrome.client.settings import at_least_or_none, check_queue, client_config, listed, listening, one_of
 from cosmodrome.client.subscribing import Expression, subscription
 from cosmodrome.clock import Clock, SystemClock
-from cosmodrome.codes import RequestCode, ResponseCode
+from cosmodrome.codes import ResponseCode
 from cosmodrome.config import ClientConfig
-from cosmodrome.errors import ClientError, ProtocolError, RouteNotFound, check_number
+from cosmodrome.errors import ClientError, check_number
 from cosmodrome.model import (
     ALL_TAGS,
     MASTER_ID,
@@ -35,9 +36,7 @@ from cosmodrome.model import (
     check_group,
     check_topic,
 )
-from cosmodrome.wire.command import Command
-from cosmodrome.wire.record import decode_records, parse_offset_msg_id
-from cosmodrome.wire.requests import PullFlag, PullMessage, ViewMessage
+from cosmodrome.wire.requests import PullFlag, PullMessage
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +78,7 @@ class PullResult:
 OnBalance = Callable[[str, list[MessageQueue], list[MessageQueue]], None]
 
 
-class PullConsumer(Startable):
+class PullConsumer(Administration):
     """Pulls what it is told to, and remembers how far the group is.
 
         async with PullConsumer("billing", "127.0.0.1:9876") as consumer:
@@ -113,7 +112,7 @@ class PullConsumer(Startable):
         config = self._config = client_config(config, namesrv)
         self._namespace = config.namespace
         self._clock = clock or SystemClock()
-        self._group = wrap_group(config.namespace, check_group(group))
+        self._group = self._reads_as = wrap_group(config.namespace, check_group(group))
         self._on_balance: list[OnBalance] = []
         self._broker_ids: dict[MessageQueue, int] = {}  # the member of the broker group that was suggested last
         self._consumed: dict[MessageQueue, int] = {}
@@ -270,12 +269,6 @@ class PullConsumer(Startable):
             status = PullStatus.FOUND if messages else PullStatus.NO_MATCHED_MSG
         return PullResult(status, offsets.next_begin_offset, offsets.min_offset, offsets.max_offset, messages)
 
-    async def _routed(self, queue: MessageQueue) -> MessageQueue:
-        """As brokers know it; its broker can be asked."""
-        wrapped = wrap_queue(self._namespace, check_queue(queue))
-        await self._instance.routes.topic(wrapped.topic)
-        return wrapped
-
     # --- offsets
 
     async def fetch_consume_offset(self, queue: MessageQueue, *, from_store: bool = False) -> int | None:
@@ -311,21 +304,6 @@ class PullConsumer(Startable):
         if wrapped in self._consumed:
             await self._offsets.store({wrapped: self._consumed[wrapped]})
 
-    async def max_offset(self, queue: MessageQueue) -> int:
-        """Behind the newest message of the queue."""
-        self._require_running()
-        return await max_offset(self._instance, await self._routed(queue))
-
-    async def min_offset(self, queue: MessageQueue) -> int:
-        """Of the oldest message of the queue that is still there."""
-        self._require_running()
-        return await min_offset(self._instance, await self._routed(queue))
-
-    async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Of the first message of the queue that was stored at that time or later."""
-        self._require_running()
-        return await offset_at(self._instance, await self._routed(queue), timestamp_ms, self._group)
-
     # --- single messages
 
     async def send_message_back(self, message: ReceivedMessage, delay_level: int = 0) -> None:
@@ -336,30 +314,6 @@ class PullConsumer(Startable):
         """
         self._require_running()
         await self._sends_back.send(message, delay_level)
-
-    async def view_message(self, topic: str, offset_msg_id: str) -> ReceivedMessage:
-        """The message with this `offset_msg_id`, from the broker that the id names."""
-        self._require_running()
-        wrapped = wrap_topic(self._namespace, check_topic(topic))
-        ip, port, offset = parse_offset_msg_id(offset_msg_id)
-        address = f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
-        request = Command.request(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessage(offset, wrapped))
-        reply = await self._instance.ask(address, request)
-        records = decode_records(bytes(reply.body))
-        if len(records) != 1:
-            raise ProtocolError(f"{address} answered with {len(records)} messages for the id {offset_msg_id}")
-        queue = MessageQueue(records[0].topic, await self._name_of(address, wrapped), records[0].queue_id)
-        message = unpacked(received(records[0], queue, {}))
-        unwrap_message(self._namespace, message)
-        return message
-
-    async def _name_of(self, address: str, topic: str) -> str:
-        """Of the broker there; none while the name server does not know of the topic, or of the broker, yet."""
-        try:
-            brokers = (await self._instance.routes.topic(topic)).route.brokers
-        except RouteNotFound:
-            return ""
-        return next((broker.broker_name for broker in brokers if address in broker.addresses.values()), "")
 
 
 class _Ours:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from cosmodrome.client.administration import Administration
 from cosmodrome.client.assigned_queue import Pace
 from cosmodrome.client.broker_calls import BrokerCalls, directly_result
 from cosmodrome.client.burying import Buries
@@ -19,7 +20,7 @@ from cosmodrome.client.consume_stats import ConsumeStatistics
 from cosmodrome.client.handlers import Calls, Consume, Handler, unhandled
 from cosmodrome.client.held_queues import HeldQueues, QueuesInOrder, Reading
 from cosmodrome.client.hooks import ConsumeHook, FilterMessageHook, RpcHook, check_consumer_hooks
-from cosmodrome.client.lifecycle import Startable, cancelled
+from cosmodrome.client.lifecycle import cancelled
 from cosmodrome.client.locks import BrokerLocks
 from cosmodrome.client.membership import Membership, Role
 from cosmodrome.client.namespaces import unwrap_message, unwrap_queue, wrap_group, wrap_queue, wrap_topic
@@ -68,7 +69,7 @@ CONSUME_TIMEOUT_MS = 15 * 60 * 1_000
 H = TypeVar("H", bound=Handler)
 
 
-class PushConsumer(Startable):
+class PushConsumer(Administration):
     """Receives the messages of the subscribed topics, sharing them with the other members of its group.
 
         consumer = PushConsumer("billing", "127.0.0.1:9876")
@@ -136,7 +137,7 @@ class PushConsumer(Startable):
             raise ConfigError("auto_commit=False is for orderly=True; else what a handler returned from is committed")
         config = self._config = client_config(config, namesrv)
         self._clock = clock or SystemClock()
-        self._group = wrap_group(config.namespace, check_group(group))
+        self._group = self._reads_as = wrap_group(config.namespace, check_group(group))
         self._model = model
         self._orderly = orderly
         self._stop_timeout_ms = stop_timeout_ms

@@ -1,4 +1,4 @@
-"""What `send` and `trace` refuse before they ask anybody."""
+"""What `send`, `find` and `trace` refuse before they ask anybody."""
 
 from __future__ import annotations
 
@@ -14,6 +14,14 @@ from cosmodrome.cli.main import main
         (["send", "t", "body", "--timeout", "0"], 2, "0 is not in the range"),
         (["send", "t", "body", "--timeout", "-5"], 2, "-5 is not in the range"),
         (["send", "t", "body", "--delay", "999999999d1d"], 2, "too long"),
+        (["find", "t"], 2, "say what to find"),
+        (["find", "t", "--key", "k", "--id", "7F"], 2, "give one of --key, --id, --at and times"),
+        (["find", "t", "--id", "7F", "--begin", "2030-01-31"], 2, "only a key may have times beside it"),
+        (["find", "t", "--key", ""], 2, "--key is empty"),
+        (["find", "t", "--at", "broker-a/3"], 2, "write BROKER/QUEUE@OFFSET"),
+        (["find", "t", "--begin", "2030-01-31", "--end", "2030-01-30"], 2, "--end is before --begin"),
+        (["find", "a b", "--key", "k"], 1, "the topic name 'a b' is illegal"),
+        (["find", "t", "--key", "k"], 1, "Is it running?"),
         (["trace", "7F000001", "--topic", "a b"], 1, "the topic name 'a b' is illegal"),
     ],
 )

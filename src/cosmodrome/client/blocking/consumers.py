@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from cosmodrome.client import lite_pull_consumer, pull_consumer, pulled_message, push_consumer, queue_reader
+from cosmodrome.client.blocking.administration import Administration
 from cosmodrome.client.blocking.face import Face, calls, decorates, iterates, like, listens, shows, waits
 from cosmodrome.client.blocking.listeners import in_thread_unawaited
 from cosmodrome.client.blocking.pulled_message import PulledMessage
@@ -12,7 +13,7 @@ from cosmodrome.client.pull_consumer import OnBalance
 from cosmodrome.client.settings import listed
 
 
-class PushConsumer(Face[push_consumer.PushConsumer]):
+class PushConsumer(Administration, Face[push_consumer.PushConsumer]):
     """`cosmodrome.PushConsumer` without await. An `async def` handler runs on the client's own loop."""
 
     @like(push_consumer.PushConsumer)
@@ -33,7 +34,7 @@ class PushConsumer(Face[push_consumer.PushConsumer]):
     unsubscribe = calls(push_consumer.PushConsumer.unsubscribe)
 
 
-class PullConsumer(Face[pull_consumer.PullConsumer]):
+class PullConsumer(Administration, Face[pull_consumer.PullConsumer]):
     """`cosmodrome.PullConsumer` without await."""
 
     @like(pull_consumer.PullConsumer)
@@ -42,16 +43,12 @@ class PullConsumer(Face[pull_consumer.PullConsumer]):
     client_id = shows(pull_consumer.PullConsumer, lambda behind: behind.client_id)
     fetch_consume_offset = waits(pull_consumer.PullConsumer.fetch_consume_offset)
     fetch_subscribe_queues = waits(pull_consumer.PullConsumer.fetch_subscribe_queues)
-    max_offset = waits(pull_consumer.PullConsumer.max_offset)
     message_queues_in_balance = calls(pull_consumer.PullConsumer.message_queues_in_balance)
-    min_offset = waits(pull_consumer.PullConsumer.min_offset)
     persist_consume_offset = waits(pull_consumer.PullConsumer.persist_consume_offset)
     pull = waits(pull_consumer.PullConsumer.pull)
     pull_block_if_not_found = waits(pull_consumer.PullConsumer.pull_block_if_not_found)
-    search_offset = waits(pull_consumer.PullConsumer.search_offset)
     send_message_back = waits(pull_consumer.PullConsumer.send_message_back)
     update_consume_offset = calls(pull_consumer.PullConsumer.update_consume_offset)
-    view_message = waits(pull_consumer.PullConsumer.view_message)
     _register_topics = calls(pull_consumer.PullConsumer.register_topics)
 
     def register_topics(self, topics: Iterable[str], listener: OnBalance | None = None) -> None:
@@ -59,7 +56,7 @@ class PullConsumer(Face[pull_consumer.PullConsumer]):
         self._register_topics(listed(str, topics=topics), None if listener is None else in_thread_unawaited(listener))
 
 
-class LitePullConsumer(Face[lite_pull_consumer.LitePullConsumer]):
+class LitePullConsumer(Administration, Face[lite_pull_consumer.LitePullConsumer]):
     """`cosmodrome.LitePullConsumer` without await: `for message in consumer`, `with message`.
 
     Several threads may loop over one consumer. Listeners run in threads of their own, so they may use it.
@@ -76,8 +73,6 @@ class LitePullConsumer(Face[lite_pull_consumer.LitePullConsumer]):
     consume_directly = waits(lite_pull_consumer.LitePullConsumer.consume_directly)
     consumed_offsets = calls(lite_pull_consumer.LitePullConsumer.consumed_offsets)
     fetch_message_queues = waits(lite_pull_consumer.LitePullConsumer.fetch_message_queues)
-    max_offset = waits(lite_pull_consumer.LitePullConsumer.max_offset)
-    min_offset = waits(lite_pull_consumer.LitePullConsumer.min_offset)
     offset_for_timestamp = waits(lite_pull_consumer.LitePullConsumer.offset_for_timestamp)
     on_assigned = listens(lite_pull_consumer.LitePullConsumer.on_assigned)
     on_queues_changed = listens(lite_pull_consumer.LitePullConsumer.on_queues_changed)

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator
 
 from cosmodrome.client import producer, requesting, transactions
 from cosmodrome.client.batches import split_batches
+from cosmodrome.client.blocking.administration import Administration
 from cosmodrome.client.blocking.face import Face, like, shows, submits, waits
 from cosmodrome.client.blocking.loop_thread import Room
 from cosmodrome.model import Message, MessageQueue, SendResult
 
 
-class Producer(Face[producer.Producer]):
+class Producer(Administration, Face[producer.Producer]):
     """`cosmodrome.Producer` without await."""
 
     @like(producer.Producer)
