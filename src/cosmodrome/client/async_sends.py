@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import Context, copy_context
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from cosmodrome.client.lifecycle import cancelled
 from cosmodrome.errors import ClientError, TooManySends
@@ -23,6 +25,12 @@ _GRACE_SECONDS = 1.0
 
 # Called with how a send ended, its result or what it raised: def or async def.
 Callback = Callable[[T | BaseException], Awaitable[None] | None]
+
+
+class _Begin(NamedTuple):
+    begun: asyncio.Future[Any]
+    context: Context
+    begin: Callable[[], asyncio.Future[Any]]
 
 
 class AsyncSends:
@@ -44,6 +52,7 @@ class AsyncSends:
         self._awaited = 0  # by their callers, and those in line
         self._one_ended: asyncio.Future[None] | None = None  # what `drain` waits for
         self._is_closed = False
+        self._in_line: deque[_Begin] = deque()  # those that came while there was no room
 
     @property
     def count(self) -> int:
@@ -81,18 +90,34 @@ class AsyncSends:
         task.add_done_callback(ended)
         return task
 
-    async def in_turn(self, begin: Callable[[], Awaitable[T]]) -> T:
-        """`begin` as soon as there is room. Who is in line when the producer stops still gets a turn."""
+    async def in_turn(self, begin: Callable[[], asyncio.Future[T]]) -> T:
+        """Call `begin` as soon as there is room, after those that came before. A place in the line outlasts a stop."""
         self._awaited += 1
         try:
-            await self.room()
-            if self._is_closed:
-                raise ClientError("the producer was stopped, and those before this send did not end in time")
-            begun = begin()
+            if self._in_line or self.is_full:
+                begun = await self._begun_later(begin)
+            else:
+                begun = self._begun(begin)
         finally:
             self._awaited -= 1
             self._note_end()
         return await begun
+
+    def _begun(self, begin: Callable[[], asyncio.Future[T]]) -> asyncio.Future[T]:
+        if self._is_closed:
+            raise ClientError("the producer was stopped, and those before this send did not end in time")
+        return begin()
+
+    async def _begun_later(self, begin: Callable[[], asyncio.Future[T]]) -> asyncio.Future[T]:
+        """Whoever makes room calls `begin` at once, in our context, so that none that comes later gets ahead."""
+        begun: asyncio.Future[asyncio.Future[T]] = asyncio.get_running_loop().create_future()
+        self._in_line.append(_Begin(begun, copy_context(), lambda: self._begun(begin)))
+        try:
+            return await begun
+        except asyncio.CancelledError:
+            if begun.done() and not begun.cancelled() and begun.exception() is None:
+                begun.result().cancel()
+            raise
 
     def awaited(self, deadline: float) -> AsyncSends:
         """To be entered around a send that its caller awaits. Every send pays for it, so it does no more than count."""
@@ -138,6 +163,14 @@ class AsyncSends:
             self.finish(_watched(callback, called))
 
     def _wake(self) -> None:
+        while self._in_line and not self.is_full:
+            begun, context, begin = self._in_line.popleft()
+            if begun.done():  # cancelled
+                continue
+            try:
+                begun.set_result(context.run(begin))
+            except Exception as error:
+                begun.set_exception(error)
         if self._waiters and not self.is_full:
             for waiter in self._waiters:
                 if not waiter.done():

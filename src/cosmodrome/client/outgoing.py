@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from typing import NamedTuple
 
+from cosmodrome.client.lines import Place
 from cosmodrome.config import KIB, MIB
 from cosmodrome.errors import InvalidMessage, InvalidParameter
 from cosmodrome.model import DLQ_PREFIX, NOT_SENDABLE_TOPICS, RETRY_PREFIX, Message, Property, check_group, check_topic
@@ -55,6 +56,8 @@ class Outgoing(NamedTuple):
     messages: Sequence[Message]
     is_request: bool = False
     has_alternative: bool = False  # another broker, should this one be out of reach
+    is_unpacked: bool = False  # its body is to be compressed first
+    place: Place | None = None  # in the line of its queue
 
 
 def check_producer_group(group: str) -> str:

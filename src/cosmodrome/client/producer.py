@@ -7,6 +7,7 @@ import dataclasses
 import os
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
 from cosmodrome.client import outgoing
@@ -15,12 +16,13 @@ from cosmodrome.client.async_sends import AsyncSends, Callback
 from cosmodrome.client.batches import split_batches
 from cosmodrome.client.hooks import RpcHook, SendMode
 from cosmodrome.client.instance import DEFAULT_INSTANCE, Instance
+from cosmodrome.client.lines import Lines, Place
 from cosmodrome.client.namespaces import unwrap_queue, wrap_group, wrap_queue, wrap_topic
 from cosmodrome.client.outgoing import Outgoing
 from cosmodrome.client.producer_options import ProducerOptions
 from cosmodrome.client.queue_choice import Selector, select_by_hash
 from cosmodrome.client.routes import NewTopics, TopicRoute
-from cosmodrome.client.sending import Sending, now
+from cosmodrome.client.sending import Sending, in_turn, now
 from cosmodrome.client.settings import at_least, client_config, each_is
 from cosmodrome.client.threads import DaemonThreads
 from cosmodrome.client.tracing import Tracer
@@ -103,6 +105,7 @@ class Producer(Administration):
         )
         self._async_sends = AsyncSends(options.max_async_sends, options.max_async_bytes)
         self._packing = DaemonThreads(PACKING_THREADS, "cosmodrome-packing")
+        self._lines = Lines()  # for topics whose route is awaited, and for queues with a message that is not ready
 
     @property
     def client_id(self) -> str:
@@ -216,10 +219,15 @@ class Producer(Administration):
         self._require_running()
         deadline = now() + SEND_TIMEOUT_MS / 1000
         with self._async_sends.awaited(deadline):
-            ready = self._ready(message) or await self._ready_aside(message, deadline)
-            route = await self._sending.route(ready.topic, deadline)
-            chosen = self._chosen_queue(message, route, queue, selector, arg)
-            await self._sending.oneway(chosen or self._sending.next_queue(ready.topic, route.publish_queues), ready)
+            ready = self._ready(message)
+            chosen, place = await self._choose(ready, queue, selector, arg, deadline)
+            with place or nullcontext():
+                if ready.is_unpacked:
+                    ready = await self._packed_aside(ready, deadline)
+                if chosen is None:
+                    route = await self._sending.route(ready.topic, deadline)
+                    chosen = self._sending.next_queue(ready.topic, route.publish_queues)
+                await self._sending.oneway(chosen, ready._replace(place=place), deadline - now())
 
     async def send_batch(
         self,
@@ -289,8 +297,10 @@ class Producer(Administration):
         deadline: float,
         mode: SendMode,
     ) -> SendResult:
-        ready = self._ready(message) or await self._ready_aside(message, deadline)
+        ready = self._ready(message)
         if queue is None and selector is None and not message.sharding_key:
+            if ready.is_unpacked:
+                ready = await self._packed_aside(ready, deadline)
             return await self._sending.anywhere(ready, deadline, mode)
         return await self._send_chosen(ready, queue, selector, arg, deadline, mode)
 
@@ -303,11 +313,39 @@ class Producer(Administration):
         deadline: float,
         mode: SendMode,
     ) -> SendResult:
-        route = await self._sending.route(ready.topic, deadline)
-        chosen = self._chosen_queue(ready.messages[0], route, queue, selector, arg)
+        chosen, place = await self._choose(ready, queue, selector, arg, deadline)
+        if chosen is not None and place is None:
+            return await self._sending.to(chosen, ready, deadline - now(), mode)
+        with place or nullcontext():
+            if ready.is_unpacked:
+                ready = await self._packed_aside(ready, deadline)
+            if chosen is None:
+                return await self._sending.anywhere(ready, deadline, mode)
+            return await self._sending.to(chosen, ready._replace(place=place), deadline - now(), mode)
+
+    async def _choose(
+        self, ready: Outgoing, queue: MessageQueue | None, selector: Selector | None, arg: Any, deadline: float
+    ) -> tuple[MessageQueue | None, Place | None]:
+        """The one queue that will do, None if any will, and a place in its line.
+
+        Messages of one queue reach its broker's connection in the order in which they come here. So whatever takes time
+        is done in a line: in the topic's, asking for its route; in the queue's, compressing and connecting. A message
+        that needs neither and finds no line gets no place: it has to be sent at once.
+        """
+        message, lines = ready.messages[0], self._lines
+        route = self._sending.find_route(ready.topic)
+        if route is not None and lines.is_empty(ready.topic):
+            return self._in_line(ready, self._chosen_queue(message, route, queue, selector, arg))
+        with lines.enter(ready.topic) as in_topic:
+            route = await self._sending.route(ready.topic, deadline)
+            await in_turn(in_topic, message.topic, deadline)
+            return self._in_line(ready, self._chosen_queue(message, route, queue, selector, arg))
+
+    def _in_line(self, ready: Outgoing, chosen: MessageQueue | None) -> tuple[MessageQueue | None, Place | None]:
         if chosen is None:
-            return await self._sending.anywhere(ready, deadline, mode)
-        return await self._sending.to(chosen, ready, deadline - now(), mode)
+            return None, None
+        is_ready = not ready.is_unpacked and not ready.is_request and self._sending.is_reached(chosen)
+        return chosen, None if is_ready and self._lines.is_empty(chosen) else self._lines.enter(chosen)
 
     # --- choosing a queue
 
@@ -347,32 +385,34 @@ class Producer(Administration):
 
     # --- getting ready
 
-    def _ready(self, message: Message) -> Outgoing | None:
-        """The message as it goes out; None if its body is so large that this should be done beside the loop."""
-        if outgoing.body_size(message) >= COMPRESS_ASIDE_FROM_BYTES:
-            return None
-        return self._packed(message, *self._pack(message.body))
-
-    async def _ready_aside(self, message: Message, deadline: float) -> Outgoing:
-        try:
-            async with asyncio.timeout_at(deadline):
-                packed = await self._packing.run(self._pack, message.body)
-        except TimeoutError:
-            raise SendFailed(f"the message for {message.topic} could not be compressed in time") from None
-        return self._packed(message, *packed)
-
-    def _pack(self, body: bytes) -> tuple[bytes, int]:
-        options = self._options
-        outgoing.check_body(body, options.max_message_bytes)
-        return outgoing.packed_body(body, options.compress_from_bytes, options.compression_level, options.compression)
-
-    def _packed(self, message: Message, body: bytes, sys_flag: int) -> Outgoing:
+    def _ready(self, message: Message) -> Outgoing:
+        """The message as it goes out, checked; a large body still has to be compressed, beside the event loop."""
+        is_large = outgoing.body_size(message) >= max(COMPRESS_ASIDE_FROM_BYTES, self._options.compress_from_bytes)
+        if is_large:
+            outgoing.check_body(message.body, self._options.max_message_bytes)
+        body, sys_flag = (message.body, 0) if is_large else self._pack(message.body)
         topic = self._sendable_topic(message.topic)
         unique_id = self._unique_ids.next()
         properties = outgoing.encode_properties(message, unique_id)
         if self._namespace:
             properties = f"{properties}{Property.INSTANCE_ID}\x01{self._namespace}\x02"
-        return Outgoing(topic, unique_id, body, sys_flag, message.flag, properties, False, (message,))
+        return Outgoing(
+            topic, unique_id, body, sys_flag, message.flag, properties, False, (message,), is_unpacked=is_large
+        )
+
+    async def _packed_aside(self, ready: Outgoing, deadline: float) -> Outgoing:
+        try:
+            async with asyncio.timeout_at(deadline):
+                body, sys_flag = await self._packing.run(self._pack, ready.body)
+        except TimeoutError:
+            topic = ready.messages[0].topic
+            raise SendFailed(f"the message for {topic} could not be compressed in time") from None
+        return ready._replace(body=body, sys_flag=ready.sys_flag | sys_flag, is_unpacked=False)
+
+    def _pack(self, body: bytes) -> tuple[bytes, int]:
+        options = self._options
+        outgoing.check_body(body, options.max_message_bytes)
+        return outgoing.packed_body(body, options.compress_from_bytes, options.compression_level, options.compression)
 
     def _ready_batch(self, messages: Sequence[Message]) -> Outgoing:
         outgoing.check_batch(messages, self._options.max_message_bytes)

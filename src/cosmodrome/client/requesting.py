@@ -138,12 +138,12 @@ class RequestProducer(Producer):
     ) -> ReceivedMessage:
         deadline = began + timeout_ms / 1000
         correlation_id = str(uuid.uuid4())
-        ready = self._ready(message) or await self._ready_aside(message, deadline)
         wanted = {
             Property.CORRELATION_ID: correlation_id,
             Property.REPLY_TO_CLIENT: self.client_id,
             Property.TTL: str(int(timeout_ms)),
         }
+        ready = self._ready(message)
         ready = ready._replace(properties=ready.properties + props.encode(wanted), is_request=True)
         answer: asyncio.Future[ReceivedMessage] = asyncio.get_running_loop().create_future()
         self._asked[correlation_id] = answer

@@ -12,6 +12,7 @@ from cosmodrome.client import hooks, outgoing
 from cosmodrome.client.faults import Faults
 from cosmodrome.client.hooks import SendContext, SendMode
 from cosmodrome.client.instance import Instance
+from cosmodrome.client.lines import Place
 from cosmodrome.client.namespaces import unwrap_topic
 from cosmodrome.client.outgoing import Outgoing
 from cosmodrome.client.producer_options import ProducerOptions
@@ -92,6 +93,14 @@ class Sending:
         self.tracer: Tracer | None = None
 
     # --- where to
+
+    def find_route(self, topic: str) -> TopicRoute | None:
+        return self._instance.routes.find(topic)
+
+    def is_reached(self, queue: MessageQueue) -> bool:
+        """Whether there is a connection to the queue's broker."""
+        address = self._instance.routes.address(queue.broker_name)
+        return address is not None and self._instance.caller.is_connected(address)
 
     async def route(self, topic: str, deadline: float) -> TopicRoute:
         return self._instance.routes.find(topic) or await self._ask_route(topic, deadline)
@@ -212,6 +221,8 @@ class Sending:
         began_ms = self._clock.now_ms() if tracer is not None else 0
         try:
             timeout_ms = max(seconds, 0) * 1000
+            if ready.place is not None:
+                timeout_ms = await self._in_turn(ready.place, ready, address, timeout_ms)
             connect_timeout_ms = timeout_ms * REACHING_SHARE if ready.has_alternative else None
             command = self._command(ready, queue)
             reply = await self._instance.caller.call(address, command, timeout_ms, connect_timeout_ms)
@@ -235,6 +246,14 @@ class Sending:
             stored.recall_handle or "",
         )
 
+    async def _in_turn(self, place: Place, ready: Outgoing, address: str, timeout_ms: float) -> float:
+        """Return what is left of the time when the message can be written at once, and all before it are."""
+        deadline = now() + timeout_ms / 1000
+        await self._instance.caller.connect(address, timeout_ms)
+        await in_turn(place, ready.messages[0].topic, deadline)
+        place.leave()
+        return max(deadline - now(), 0) * 1000
+
     @staticmethod
     def _shown(queue: MessageQueue, topic: str, queue_id: int) -> MessageQueue:
         """The queue as the application knows it; nearly always that is the one it was sent to."""
@@ -242,7 +261,7 @@ class Sending:
             return queue
         return MessageQueue(topic, queue.broker_name, queue_id)
 
-    async def oneway(self, queue: MessageQueue, ready: Outgoing) -> None:
+    async def oneway(self, queue: MessageQueue, ready: Outgoing, seconds: float) -> None:
         """Hand over to the connection; nothing tells whether it arrived."""
         address = self._instance.master(queue.broker_name)
         context = self._context(queue, ready, address, SendMode.ONEWAY) if self._is_watched else None
@@ -251,6 +270,8 @@ class Sending:
         command = self._command(ready, queue)
         command.flag |= ONEWAY_BIT
         try:
+            if ready.place is not None:
+                await self._in_turn(ready.place, ready, address, max(seconds, 0) * 1000)
             await self._instance.caller.oneway(address, command)
         except BaseException as error:
             self._tell_after(context, None, error)
@@ -337,6 +358,15 @@ class Sending:
 def _is_retried(refusal: BrokerError, mode: SendMode) -> bool:
     """In the background only what the network did is tried again, never what a broker said: so does Java."""
     return mode is SendMode.SYNC and refusal.code in RETRIED_CODES
+
+
+async def in_turn(place: Place, topic: str, deadline: float) -> None:
+    """Wait until the place is at the front of its line; SendFailed when that takes too long."""
+    try:
+        async with asyncio.timeout_at(deadline):
+            await place.front()
+    except TimeoutError:
+        raise SendFailed(f"the message for {topic} had no turn in time: those before it were not ready") from None
 
 
 def now() -> float:

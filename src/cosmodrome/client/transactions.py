@@ -169,7 +169,7 @@ class TransactionProducer(Producer):
         return await asyncio.shield(self._async_sends.finish(work))
 
     async def _send_half(self, message: Message, deadline: float) -> SendResult:
-        ready = self._ready(message) or await self._ready_aside(message, deadline)
+        ready = self._ready(message)
         properties = ready.properties + props.encode({Property.TRAN_MSG: "true", Property.PGROUP: self._group})
         half = ready._replace(properties=properties, sys_flag=ready.sys_flag | SysFlag.PREPARED)
         return await self._send_chosen(half, None, None, None, deadline, SendMode.SYNC)

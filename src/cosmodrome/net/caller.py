@@ -85,6 +85,14 @@ class Caller:
         connection = self._ready(address) or await self._connect(address, self._config.connect_timeout_ms)
         await connection.oneway(command)
 
+    def is_connected(self, address: str) -> bool:
+        return self._ready(address) is not None
+
+    async def connect(self, address: str, timeout_ms: float) -> None:
+        """Return when there is a live connection, so that the next call is written at once; raises as `call` does."""
+        if self._ready(address) is None:
+            await self._connect(address, timeout_ms)
+
     def _ready(self, address: str) -> Connection | None:
         link = self._links.get(address)
         if link is None or link.connection is None or link.connection.closed:
