@@ -10,7 +10,7 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence, Set
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -243,6 +243,11 @@ class Instance:
 
     # --- heartbeats
 
+    @property
+    def told(self) -> Set[str]:
+        """Addresses of brokers that know this client, on connections that live."""
+        return self._told
+
     def heartbeat_soon(self) -> None:
         self._heartbeat_due.ring()
 
@@ -268,6 +273,7 @@ class Instance:
         try:
             await self.ask(address, Command.request(RequestCode.HEART_BEAT, body=body))
         except ClientError as error:
+            self._told.discard(address)
             log.warning("heartbeat failed: %s", error)
             self.note_refusal(error)
             self.routes.doubt()

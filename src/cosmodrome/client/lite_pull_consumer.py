@@ -25,6 +25,7 @@ from cosmodrome.client.process_queue import DEFAULT_LIMITS, CacheLimits, Process
 from cosmodrome.client.producer import tracer_of
 from cosmodrome.client.pulled_message import PulledMessage
 from cosmodrome.client.pulling import PULL_MAX_MESSAGES
+from cosmodrome.client.reach import START_TIMEOUT_MS
 from cosmodrome.client.rebalance import Strategy, averagely, check_strategy
 from cosmodrome.client.results import GivenBack
 from cosmodrome.client.running_info import Traits, running_info
@@ -46,7 +47,7 @@ from cosmodrome.client.watched_topics import WatchedTopics
 from cosmodrome.client.watching import Watch, filtered
 from cosmodrome.clock import Clock, SystemClock, sleep_unless
 from cosmodrome.config import ClientConfig
-from cosmodrome.errors import ClientError, check_number
+from cosmodrome.errors import ClientError, ConnectionFailed, check_number
 from cosmodrome.model import (
     ALL_TAGS,
     RETRY_PREFIX,
@@ -63,6 +64,9 @@ from cosmodrome.wire.bodies import ConsumeDirectlyResult, ConsumerRunningInfo
 
 POLL_TIMEOUT_MS = 5_000
 AUTO_COMMIT_INTERVAL_MS = 5_000
+# How long nothing may answer before `poll` raises, and how often it looks.
+CUT_OFF_MS = 10_000
+LOOK_AT_CONNECTION_MS = 1_000
 STOP_TIMEOUT_MS = 10_000
 # How long a queue that was assigned just now is waited for; its broker has to be found and asked for an offset.
 ASSIGN_TIMEOUT_MS = 5_000
@@ -113,6 +117,8 @@ class LitePullConsumer(Administration):
         limits: CacheLimits = DEFAULT_LIMITS,
         pull_batch: int = PULL_MAX_MESSAGES,
         stop_timeout_ms: int = STOP_TIMEOUT_MS,
+        start_timeout_ms: int = START_TIMEOUT_MS,
+        require_connection: bool = True,
         trace: bool = False,
         consume_hooks: Sequence[ConsumeHook] = (),
         filter_hooks: Sequence[FilterMessageHook] = (),
@@ -123,10 +129,10 @@ class LitePullConsumer(Administration):
         super().__init__()
         model, consume_from = one_of(MessageModel, model=model), one_of(ConsumeFrom, consume_from=consume_from)
         at_least(1, auto_commit_interval_ms=auto_commit_interval_ms)
-        at_least(0, stop_timeout_ms=stop_timeout_ms)
+        at_least(0, stop_timeout_ms=stop_timeout_ms, start_timeout_ms=start_timeout_ms)
         at_least_or_none(0, max_reconsume_times=max_reconsume_times)
         check_start(consume_from, consume_timestamp_ms)
-        each_is(bool, auto_commit=auto_commit, trace=trace)
+        each_is(bool, auto_commit=auto_commit, trace=trace, require_connection=require_connection)
         each_is(CacheLimits, limits=limits)
         check_consumer_hooks(consume_hooks, filter_hooks)
         config = self._config = client_config(config, namesrv)
@@ -137,6 +143,8 @@ class LitePullConsumer(Administration):
         self._pull_batch = pull_batch
         self._auto_commit_interval_ms = auto_commit_interval_ms
         self._stop_timeout_ms = stop_timeout_ms
+        self._start_timeout_ms = start_timeout_ms
+        self._require_connection = require_connection
         self._filter_hooks = filter_hooks
         self._start_rule = StartRule(consume_from, consume_timestamp_ms)
         self._started_ms = self._clock.now_ms()
@@ -144,6 +152,7 @@ class LitePullConsumer(Administration):
         self._tasks: set[asyncio.Task[None]] = set()
         self._polled = _Polled([])  # by the last poll
         self._polling = False
+        self._cut_off_since_ms: int | None = None
         self._stopper: object | None = None
         self._on_assigned: list[OnQueues] = []
         self._on_revoked: list[OnQueues] = []
@@ -190,10 +199,11 @@ class LitePullConsumer(Administration):
 
     # --- what to read
 
-    def subscribe(self, topic: str, expression: Expression = ALL_TAGS) -> None:
+    def subscribe(self, topic: str, expression: Expression = ALL_TAGS, *, replace: bool = False) -> None:
         """Read the topic's messages whose tag is in `expression` ("a || b"), or that meet it if it is a `Sql`.
 
-        The queues are shared with the group's other members. Subscribing to a topic again replaces the expression.
+        The queues are shared with the group's other members. A topic has one expression: with `replace` this one
+        takes the place of the one before, else that is an error.
         """
         self._require_own_process()
         check_topic(topic)
@@ -201,7 +211,10 @@ class LitePullConsumer(Administration):
             raise ClientError(f"{topic} is read by its group by itself; subscribe to the original topic")
         if self._membership.pinned is not None:
             raise ClientError(_MIXED.format("was assigned queues", "subscribe"))
-        self._membership.subscribe(wrap_topic(self._namespace, topic), expression)
+        wrapped = wrap_topic(self._namespace, topic)
+        if not replace:
+            self._membership.require_new(wrapped, topic)
+        self._membership.subscribe(wrapped, expression)
         retry = retry_topic(self._group)
         if self._model is MessageModel.CLUSTERING and retry not in self._membership.subscribed:
             self._membership.subscribe(retry, ALL_TAGS)
@@ -253,12 +266,30 @@ class LitePullConsumer(Administration):
 
     # --- starting and stopping
 
+    @property
+    def healthy(self) -> bool:
+        """Whether it runs, a name server has answered, and every broker of its topics knows it by now.
+
+        A topic that does not exist yet is no fault. A broker that is lost is noticed by its connection, or by the next
+        heartbeat.
+        """
+        return self.running and not self._membership.reach.silent()
+
+    async def ready(self, timeout_ms: int = START_TIMEOUT_MS) -> None:
+        """Return once every topic exists, every broker of them answers, and this member reads its share of the queues.
+
+        ClientError after `timeout_ms` says what is missing.
+        """
+        self._require_running()
+        await self._membership.reach.ready(timeout_ms)
+
     async def _start(self) -> None:
         """After the first round our queues have their start offsets: what is sent from now on is received."""
         self._membership.start()
         if self._tracer is not None:
             await self._tracer.start()
         await self._watched_topics.look_at_all()
+        await self._membership.reach.begin(self._start_timeout_ms, required=self._require_connection)
         settled = await self._membership.join()
         self._tasks = {
             self._instance.run(self._membership.run(settled), "rebalance"),
@@ -307,8 +338,8 @@ class LitePullConsumer(Administration):
     async def poll(self, timeout_ms: int = POLL_TIMEOUT_MS) -> list[PulledMessage]:
         """Up to `pull_batch` messages, as soon as there are any; none after `timeout_ms`, or when stopped meanwhile.
 
-        What the poll before this one returned is acknowledged hereby. For one task; several share a consumer by
-        `async for`.
+        ConnectionFailed when there are none and no broker has answered for 10 s, unless `require_connection` is off.
+        What the poll before this one returned is acknowledged. For one task; several share a consumer by `async for`.
         """
         polled = await self._poll_for(timeout_ms)
         polled.has_arrived = True
@@ -329,11 +360,22 @@ class LitePullConsumer(Administration):
 
     async def _poll(self, deadline_ms: int) -> list[PulledMessage]:
         while not (messages := self._feed.take_some(self._pull_batch, self)):
-            left_ms = deadline_ms - self._clock.now_ms()
-            if left_ms <= 0 or self._feed.stopped:
+            now_ms = self._clock.now_ms()
+            if now_ms >= deadline_ms or self._feed.stopped:
                 break
-            await self._feed.wait_ms(left_ms)
+            self._check_connection(now_ms)
+            await self._feed.wait_ms(min(deadline_ms - now_ms, LOOK_AT_CONNECTION_MS))
         return messages
+
+    def _check_connection(self, now_ms: int) -> None:
+        """ConnectionFailed once nothing has answered for so long that an empty result would hide it."""
+        if not (self._require_connection and self._membership.reach.is_cut_off):
+            self._cut_off_since_ms = None
+        elif self._cut_off_since_ms is None:
+            self._cut_off_since_ms = now_ms
+        elif (cut_off_ms := now_ms - self._cut_off_since_ms) >= CUT_OFF_MS:
+            silent = ", ".join(self._membership.reach.silent())
+            raise ConnectionFailed(silent, f"no answer for {cut_off_ms} ms; group {self._group} gets no messages")
 
     def _acknowledge_polled(self) -> None:
         self._put_back_polled()

@@ -11,6 +11,7 @@ from cosmodrome.client.bell import Bell
 from cosmodrome.client.hooks import RpcHook
 from cosmodrome.client.instance import Instance
 from cosmodrome.client.lifecycle import going_on
+from cosmodrome.client.reach import Reach
 from cosmodrome.client.rebalance import Strategy
 from cosmodrome.client.routes import TopicRoute
 from cosmodrome.client.subscribing import Expression, subscription
@@ -112,6 +113,7 @@ class Membership:
             on_routes_changed=self._routes_changed,
             rpc_hooks=rpc_hooks,
         )
+        self.reach = Reach(self.instance, clock, role.group, self.subscribed, self._note_missing)
         self.instance.handlers[RequestCode.NOTIFY_CONSUMER_IDS_CHANGED] = self._members_changed
 
     def _announce(self, client_id: str) -> HeartbeatData:
@@ -129,6 +131,13 @@ class Membership:
         self.instance.start()
 
     # --- subscribing
+
+    def require_new(self, topic: str, shown: str) -> None:
+        """ClientError if the topic is subscribed to, and a second expression would take the place of the first."""
+        if topic in self.subscribed:
+            raise ClientError(
+                f"{shown} is subscribed to already; unsubscribe first, or pass replace=True to replace its subscription"
+            )
 
     def subscribe(self, topic: str, expression: Expression) -> None:
         known = self.subscribed.get(topic)
@@ -218,7 +227,8 @@ class Membership:
         outcomes = [await self._rebalance_topic(topic, route, members) for topic, route in routes.items()]
         if changed := [topic for topic, outcome in zip(routes, outcomes, strict=True) if outcome.changed]:
             await self._bump_versions(changed)
-        return let_go and all(outcome.settled for outcome in outcomes)
+        self.reach.is_settled = let_go and all(outcome.settled for outcome in outcomes)
+        return self.reach.is_settled
 
     async def _leave_topics(self) -> bool:
         """Also those that are subscribed to again: their queues are read by what was wanted before."""
@@ -238,8 +248,10 @@ class Membership:
             try:
                 routes[topic] = await self.instance.routes.topic(topic)
                 self._missing.discard(topic)
+                self.reach.is_reached = True
             except RouteNotFound:
                 self._note_missing(topic)
+                self.reach.is_reached = True
             except CosmodromeError as error:
                 log.warning("no route for %s: %s", topic, error)
                 self.instance.note_refusal(error)
@@ -248,7 +260,7 @@ class Membership:
     def _note_missing(self, topic: str) -> None:
         """Once; brokers make the retry topic of a group that is new when they hear of it."""
         if topic not in self._missing and not topic.startswith(RETRY_PREFIX):
-            log.warning("topic %s does not exist; waiting for it", topic)
+            log.warning("topic does not exist, waiting for it: group=%s topic=%s", self._role.group, topic)
         self._missing.add(topic)
 
     async def _tell_brokers(self) -> None:

@@ -29,6 +29,7 @@ from cosmodrome.client.orderly import SUSPEND_MS, OrderlyHandlers
 from cosmodrome.client.process_queue import DEFAULT_LIMITS, CacheLimits, ProcessQueue
 from cosmodrome.client.producer import tracer_of
 from cosmodrome.client.pulling import PULL_MAX_MESSAGES
+from cosmodrome.client.reach import START_TIMEOUT_MS
 from cosmodrome.client.rebalance import Strategy, averagely, check_strategy
 from cosmodrome.client.running_info import Traits, running_info
 from cosmodrome.client.sending_back import SendsBack
@@ -116,6 +117,8 @@ class PushConsumer(Administration):
         pull_batch: int = PULL_MAX_MESSAGES,
         pull_interval_ms: int = 0,
         stop_timeout_ms: int = STOP_TIMEOUT_MS,
+        start_timeout_ms: int = START_TIMEOUT_MS,
+        require_connection: bool = True,
         trace: bool = False,
         consume_hooks: Sequence[ConsumeHook] = (),
         filter_hooks: Sequence[FilterMessageHook] = (),
@@ -126,11 +129,11 @@ class PushConsumer(Administration):
         super().__init__()
         model, consume_from = one_of(MessageModel, model=model), one_of(ConsumeFrom, consume_from=consume_from)
         at_least(1, max_in_flight=max_in_flight, consume_timeout_ms=consume_timeout_ms, suspend_ms=suspend_ms)
-        at_least(0, min_threads=min_threads, stop_timeout_ms=stop_timeout_ms)
+        at_least(0, min_threads=min_threads, stop_timeout_ms=stop_timeout_ms, start_timeout_ms=start_timeout_ms)
         at_least_or_none(1, max_threads=max_threads)
         at_least_or_none(0, max_reconsume_times=max_reconsume_times)
         check_start(consume_from, consume_timestamp_ms)
-        each_is(bool, orderly=orderly, auto_commit=auto_commit, trace=trace)
+        each_is(bool, orderly=orderly, auto_commit=auto_commit, trace=trace, require_connection=require_connection)
         each_is(CacheLimits, limits=limits)
         check_consumer_hooks(consume_hooks, filter_hooks)
         if not (orderly or auto_commit):
@@ -141,6 +144,8 @@ class PushConsumer(Administration):
         self._model = model
         self._orderly = orderly
         self._stop_timeout_ms = stop_timeout_ms
+        self._start_timeout_ms = start_timeout_ms
+        self._require_connection = require_connection
         self._filter_hooks = filter_hooks
         self._pace = Pace(pull_batch, pull_interval_ms)
         self._consumes: dict[str, Consume] = {}
@@ -229,33 +234,39 @@ class PushConsumer(Administration):
 
     # --- subscribing
 
-    def subscribe(self, topic: str, expression: Expression, handler: Handler, *, batch: int | None = None) -> None:
+    def subscribe(
+        self, topic: str, expression: Expression, handler: Handler, *, batch: int | None = None, replace: bool = False
+    ) -> None:
         """Hand the topic's messages whose tag is in `expression` ("*" for all, "a || b") to `handler`.
 
         With `Sql("price > 5")` as expression, the broker chooses by the properties of the messages.
         The handler gets one message at a time; or a list of up to `batch` of them, if that is given; or a list, if its
         parameter is annotated as one (`messages: list[ReceivedMessage]`). An `async def` runs on the event loop, a
         `def` in a thread. What it returns matters only in order, see `OrderlyStatus`. When it raises, all its
-        messages come again; with `RetryLater`, those it names, and when it says. Subscribing to a topic again
-        replaces expression and handler.
+        messages come again; with `RetryLater`, those it names, and when it says. A topic has one
+        expression and one handler: with `replace` these take the place of those before, else that is an error.
         """
         self._require_own_process()
         check_topic(topic)
         if topic.startswith(RETRY_PREFIX):
             raise ClientError(f"{topic} is read by its group by itself; subscribe to the original topic")
         consume = Consume.by(handler, batch)
-        topic = wrap_topic(self._config.namespace, topic)
+        shown, topic = topic, wrap_topic(self._config.namespace, topic)
+        if not replace:
+            self._membership.require_new(topic, shown)
         self._membership.subscribe(topic, expression)
         self._consumes[topic] = consume
 
-    def handles(self, topic: str, expression: Expression = ALL_TAGS, *, batch: int | None = None) -> Callable[[H], H]:
+    def handles(
+        self, topic: str, expression: Expression = ALL_TAGS, *, batch: int | None = None, replace: bool = False
+    ) -> Callable[[H], H]:
         """`subscribe` as a decorator of the handler."""
         if not isinstance(topic, str):  # else a decorator that lacks its topic would take the handler for one
             raise WrongType(f"the topic is {topic!r}; use @consumer.handles(topic)")
         check_topic(topic)
 
         def register(handler: H) -> H:
-            self.subscribe(topic, expression, handler, batch=batch)
+            self.subscribe(topic, expression, handler, batch=batch, replace=replace)
             return handler
 
         return register
@@ -271,10 +282,35 @@ class PushConsumer(Administration):
 
     # --- starting and stopping
 
+    @property
+    def healthy(self) -> bool:
+        """Whether it runs, a name server has answered, and every broker of its topics knows it by now.
+
+        A topic that does not exist yet is no fault. A broker that is lost is noticed by its connection, or by the next
+        heartbeat.
+        """
+        return self.running and not self._membership.reach.silent()
+
+    async def ready(self, timeout_ms: int = START_TIMEOUT_MS) -> None:
+        """Return once every topic exists, every broker of them answers, and this member reads its share of the queues.
+
+        ClientError after `timeout_ms` says what is missing.
+        """
+        self._require_running()
+        await self._membership.reach.ready(timeout_ms)
+
+    async def start(self) -> None:
+        """Begin to consume; `async with` does it, too.
+
+        ConnectionFailed if no name server answers within `start_timeout_ms`. A topic that does not exist yet is waited
+        for after the start. A consumer without a subscription does not start.
+        """
+        if not (self._consumes or self.running):
+            raise ClientError(f"consumer group {self._group} has no subscription; call subscribe() before the start")
+        await super().start()
+
     async def _start(self) -> None:
         """After the first round our queues have their start offsets: what is sent from now on is received."""
-        if not self._consumes:
-            log.warning("consumer group %s starts with no subscription; it gets nothing until it has one", self._group)
         self._started_ms = self._clock.now_ms()
         self._membership.start()
         self._calls.start()
@@ -282,6 +318,7 @@ class PushConsumer(Administration):
             await self._tracer.start()
         if self._locks is not None:
             self._instance.run(self._locks.run(), "locks")
+        await self._membership.reach.begin(self._start_timeout_ms, required=self._require_connection)
         settled = await self._membership.join()
         self._tasks = {
             self._instance.run(self._membership.run(settled), "rebalance"),

@@ -72,7 +72,9 @@ async def test_a_producer_finds_its_name_servers_by_a_page(page: Page) -> None:
 async def test_a_consumer_says_which_name_servers_it_found_and_a_unit_has_its_own_page(page: Page) -> None:
     async with fake_cluster(T=1) as cluster:
         page.text = cluster.namesrv
-        async with PushConsumer("g", page.url, config=ClientConfig(unit_name="north")) as consumer:
+        consumer = PushConsumer("g", page.url, config=ClientConfig(unit_name="north"))
+        consumer.subscribe("T", "*", print)
+        async with consumer:
             assert consumer.running_info().properties["PROP_NAMESERVER_ADDR"] == f"{cluster.namesrv};"
         assert page.asked == ["/rocketmq/nsaddr-north?nofix=1"]
 

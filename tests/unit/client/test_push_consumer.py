@@ -524,7 +524,7 @@ async def test_a_new_expression_counts_at_once_not_after_the_pull_that_waits() -
     async with fake_cluster(T=1) as cluster, consumer_of(cluster, inbox, "old", clock=clock) as consumer:
         await cluster.broker.asked.wait_for(PULL)
         pulls = cluster.broker.asked.count(PULL)
-        consumer.subscribe("T", "new", inbox)
+        consumer.subscribe("T", "new", inbox, replace=True)
         await until(lambda: cluster.broker.asked.count(PULL) > pulls, lambda: _pass_a_second(clock))
         last = PullMessage.decode(cluster.broker.asked.of(PULL)[-1])
         (told,) = (HeartbeatData.decode(beat.body) for beat in cluster.broker.asked.of(RequestCode.HEART_BEAT)[-1:])
@@ -555,10 +555,13 @@ async def test_a_hook_sees_what_is_asked_of_brokers_and_what_they_answer() -> No
 async def test_two_consumers_of_a_group_cannot_share_a_client_id() -> None:
     async with fake_cluster(T=1) as cluster:
         config = dataclasses.replace(quick(cluster.namesrv), instance_name="same")
-        async with PushConsumer(GROUP, config=config):
+        first, second, other = (PushConsumer(group, config=config) for group in (GROUP, GROUP, "other"))
+        for consumer in (first, second, other):
+            consumer.subscribe("T", "*", print)
+        async with first:
             with pytest.raises(ClientError, match="instance_name"):
-                await PushConsumer(GROUP, config=config).start()
-            async with PushConsumer("other", config=config):
+                await second.start()
+            async with other:
                 pass
 
 
@@ -806,7 +809,7 @@ async def test_a_topic_that_appears_later_is_consumed(caplog: pytest.LogCaptureF
         await until(lambda: bool(consumer.assigned_queues), lambda: _pass_a_second(clock))
         await cluster.broker.append("T", 0, b"x")
         await inbox.wait_for(1)
-    assert caplog.text.count("topic T does not exist") == 1
+    assert caplog.text.count("topic does not exist, waiting for it: group=g topic=T\n") == 1
 
 
 async def test_topics_come_and_go_while_it_runs() -> None:

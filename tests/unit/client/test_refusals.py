@@ -41,7 +41,7 @@ from cosmodrome import (
     TransactionProducer,
     select_by_hash,
 )
-from cosmodrome.errors import ConfigError, InvalidArgument, InvalidMessage, InvalidParameter, WrongType
+from cosmodrome.errors import ClientError, ConfigError, InvalidArgument, InvalidMessage, InvalidParameter, WrongType
 from cosmodrome.testing import FakeClock, cluster
 from tests.unit.client.fake_cluster import FakeCluster, fake_cluster
 
@@ -311,6 +311,7 @@ OFFSETS_THAT_CANNOT_BE = ["2", 1.5, None, True, -1]
 async def test_an_offset_that_cannot_be_is_refused(offset: Any) -> None:
     async with fake_cluster(T=1) as fake:
         push, lite, pull = (make("g", fake.namesrv) for make in CONSUMERS)
+        push.subscribe("T", "*", print)
         lite.assign([QUEUE])
         async with lite, push, pull:
             for refused in (
@@ -330,6 +331,7 @@ async def test_what_is_no_queue_is_refused() -> None:
     name: Any = "orders"
     async with fake_cluster(T=1) as fake:
         push, lite, pull = (make("g", fake.namesrv) for make in CONSUMERS)
+        push.subscribe("T", "*", print)
         async with lite, push, pull:
             for refused in (
                 lite.seek(name, 0),
@@ -347,15 +349,14 @@ async def test_what_is_no_queue_is_refused() -> None:
                     await refused
 
 
-async def test_a_push_consumer_that_starts_without_a_subscription_says_so(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_push_consumer_without_a_subscription_does_not_start() -> None:
     async with fake_cluster(T=1) as fake:
-        async with PushConsumer("idle", fake.namesrv):
-            assert "consumer group idle starts with no subscription" in caplog.text
-        caplog.clear()
-        busy = PushConsumer("busy", fake.namesrv)
-        busy.subscribe("T", "*", print)
-        async with busy:
-            assert "subscription" not in caplog.text
+        consumer = PushConsumer("idle", fake.namesrv)
+        with pytest.raises(ClientError, match=r"consumer group idle has no subscription; call subscribe\(\)"):
+            await consumer.start()
+        consumer.subscribe("T", "*", print)  # it can still be mended
+        async with consumer:
+            assert consumer.running
 
 
 @pytest.mark.parametrize("make", [subscribed_push, subscribed_lite])
