@@ -25,29 +25,15 @@ class ChildError(Exception):
     """A child ended or stayed silent where it should have spoken; the text carries the end of its output."""
 
 
-class Child:
-    """One child process. Every line of its standard output is kept; standard error goes to a log file."""
+class Speaker:
+    """Somebody who tells things line by line, in a thread of his own; standard error goes to a log file."""
 
-    def __init__(self, name: str, command: Sequence[str], log: Path, env: Mapping[str, str] | None = None) -> None:
+    def __init__(self, name: str, log: Path) -> None:
         self.name = name
         self.lines: list[str] = []
         self._log = log
         self._heard = threading.Condition()
         self._silent = False
-        with log.open("ab") as errors:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=env
-            )
-        self._reader = threading.Thread(target=self._read, name=f"read-{name}", daemon=True)
-        self._reader.start()
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
-    def has_ended(self) -> bool:
-        return self._process.poll() is not None
 
     def wait_line(self, text: str, timeout_s: float) -> str:
         """The first line that contains text, waiting for it if it has not come yet."""
@@ -72,6 +58,49 @@ class Child:
                 if self._silent or left_s <= 0:
                     raise self.error(f"{'ended' if self._silent else f'{timeout_s} s passed'} without {what}")
                 self._heard.wait(left_s)
+
+    def error(self, problem: str) -> ChildError:
+        """The problem, with what the child said last: whoever reads it has no other way to see why."""
+        said = "\n".join(self.lines[-20:])
+        logged = self._log.read_text(errors="replace")[-LOG_TAIL_CHARS:]
+        return ChildError(f"{self.name} {problem}\n--- output\n{said}\n--- {self._log}\n{logged}")
+
+    def take(self, line: str) -> None:
+        """Keep one line of output; called on the telling thread with the condition held."""
+        self.lines.append(line)
+
+    def hear(self, line: str) -> None:
+        """Take a line, and wake whoever waits for it."""
+        with self._heard:
+            self.take(line)
+            self._heard.notify_all()
+
+    def fall_silent(self) -> None:
+        """Nothing more will come: end every wait."""
+        with self._heard:
+            self._silent = True
+            self._heard.notify_all()
+
+
+class Child(Speaker):
+    """One child process. Every line of its standard output is kept; standard error goes to a log file."""
+
+    def __init__(self, name: str, command: Sequence[str], log: Path, env: Mapping[str, str] | None = None) -> None:
+        super().__init__(name, log)
+        with log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=env
+            )
+        self._reader = threading.Thread(target=self._read, name=f"read-{name}", daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
 
     def write(self, line: str) -> None:
         stdin = self._pipe(self._process.stdin)
@@ -116,12 +145,6 @@ class Child:
         self._process.wait(STOP_TIMEOUT_S)
         self._close()
 
-    def error(self, problem: str) -> ChildError:
-        """The problem, with what the child said last: whoever reads it has no other way to see why."""
-        said = "\n".join(self.lines[-20:])
-        logged = self._log.read_text(errors="replace")[-LOG_TAIL_CHARS:]
-        return ChildError(f"{self.name} {problem}\n--- output\n{said}\n--- {self._log}\n{logged}")
-
     def __enter__(self) -> Self:
         return self
 
@@ -130,20 +153,12 @@ class Child:
     ) -> None:
         self.stop()
 
-    def take(self, line: str) -> None:
-        """Keep one line of output; called on the reading thread with the condition held."""
-        self.lines.append(line)
-
     def _read(self) -> None:
         try:
             for line in self._pipe(self._process.stdout):
-                with self._heard:
-                    self.take(line.decode(errors="replace").rstrip("\n"))
-                    self._heard.notify_all()
+                self.hear(line.decode(errors="replace").rstrip("\n"))
         finally:  # also after a line that could not be taken: nobody waits for a word from a thread that has ended
-            with self._heard:
-                self._silent = True
-                self._heard.notify_all()
+            self.fall_silent()
 
     def _close(self) -> None:
         self._pipe(self._process.stdin).close()

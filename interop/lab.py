@@ -75,7 +75,7 @@ class Lab:
             return self._main.query(cluster, version)
         key = cluster.name, version
         if key not in self._queries:
-            query = Query(version, cluster.namesrv, self.fresh_home("query"))
+            query = Query(version, cluster.namesrv)
             self._queries[key] = self._stack.enter_context(query)
         return self._queries[key]
 
@@ -86,12 +86,11 @@ class Lab:
         cluster: Cluster,
         arguments: dict[str, object],
         serialize: Serialize = "JSON",
-        defines: dict[str, str] | None = None,
         timeout_s: float = RUN_TIMEOUT_S,
     ) -> JavaProgram:
         """Run a Java program against the cluster to its end."""
         words = {"namesrv": cluster.namesrv, **arguments}
-        return run_java(version, program, words, self.fresh_home(program), serialize, defines, timeout_s)
+        return run_java(version, program, words, serialize, timeout_s)
 
     def start(
         self,
@@ -99,12 +98,12 @@ class Lab:
         program: str,
         cluster: Cluster,
         arguments: dict[str, object],
-        serialize: Serialize = "JSON",
-        defines: dict[str, str] | None = None,
+        *,
+        alone: bool = False,
     ) -> JavaProgram:
         """Start a Java program against the cluster; the caller uses it as a context manager."""
         words = {"namesrv": cluster.namesrv, **arguments}
-        running = JavaProgram(version, program, words, self.fresh_home(program), serialize, defines)
+        running = JavaProgram(version, program, words, alone=alone)
         try:
             running.wait_ready()
         except BaseException:

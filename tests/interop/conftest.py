@@ -16,6 +16,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from interop.java import hosts
 from interop.lab import OURS, Cluster, Lab
 
 _names = itertools.count(1)
@@ -28,6 +29,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(_HERE):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _java_hosts() -> Iterator[None]:
+    """End what the Java programs run in, behind all else."""
+    yield
+    hosts.close()
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ from interop.setup import CLIENT_VERSIONS
 
 COUNT = 20
 LARGE_BODY_BYTES = 10_000  # the Java producer compresses what is larger than 4 KiB
+KINDS = {"LZ4": 1, "ZSTD": 2, "ZLIB": 3}  # and what a message's flags say of it
 
 Fresh = Callable[[str], str]
 
@@ -36,20 +37,21 @@ def test_java_messages_reach_our_consumer_and_javas(
     check_same(mine, javas)
 
 
-@pytest.mark.parametrize("kind", ["ZLIB", "LZ4", "ZSTD"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("version", CLIENT_VERSIONS)
 def test_compressed_java_messages_are_stored_small_and_arrive_whole(
     lab: Lab, ours: Cluster, fresh: Fresh, version: str, kind: str
 ) -> None:
     load = Load(fresh("topic"), COUNT, body_size=LARGE_BODY_BYTES)
-    words = {**load.java_arguments(), "group": fresh("group")}
-    produced = lab.run(version, "Produce", ours, words, defines={"rocketmq.message.compressType": kind})
+    words = {**load.java_arguments(), "group": fresh("group"), "compressType": kind}
+    produced = lab.run(version, "Produce", ours, words)
     sent = sent_by_java(produced.messages)
 
     mine = receive_ours(ours.namesrv, fresh("group"), load.topic, COUNT)
     lines = consume(lab, other_version(version), ours, load, fresh)
     javas = [seen_by_java(line) for line in lines]
 
+    assert {line["sysFlag"] >> 8 & 7 for line in lines} == {KINDS[kind]}
     assert all(line["storeSize"] < LARGE_BODY_BYTES for line in lines)
     check_arrived(load, mine, sent, ours.broker_address)
     check_arrived(load, javas, sent, ours.broker_address)

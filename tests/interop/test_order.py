@@ -7,7 +7,6 @@ import pytest
 
 from cosmodrome import Producer
 from cosmodrome.net.loop import run
-from interop.java import IMPATIENT
 from interop.lab import Cluster, Lab, other_version
 from interop.messages import Load, Seen, Sent, seen_by_java, sent_by_java
 from interop.setup import CLIENT_VERSIONS
@@ -24,9 +23,9 @@ def test_an_orderly_consumer_hands_its_queues_over_when_it_leaves(
     topic, words = fresh("topic"), {"group": fresh("group"), "orderly": True}
     lab.query(ours, version).call("createTopic", addr=ours.broker_address, topic=topic, queues=QUEUES)
     consume = {"topic": topic, **words}
-    with lab.start(version, "Consume", ours, consume, defines=IMPATIENT) as first:
+    with lab.start(version, "Consume", ours, consume) as first:
         first.wait_assigned(QUEUES)
-        with lab.start(other_version(version), "Consume", ours, consume, defines=IMPATIENT) as second:
+        with lab.start(other_version(version), "Consume", ours, consume) as second:
             held = [{*one.wait_assigned(QUEUES // 2)} for one in (first, second)]
             assert held[0].isdisjoint(held[1])
 

@@ -50,7 +50,7 @@ def test_a_java_consumer_that_pops_gets_everything_once(folder: StoreFolder, bro
         assert Counter(message.index for message in seen) == once(range(COUNT))
         assert {(message.topic, message.reconsume_times) for message in seen} == {(TOPIC, 0)}
         assert all("POP_CK" in message.properties for message in seen), "they were pulled"
-        later = run_java(CLIENT, "Consume", {**words(folder), "idleMs": QUIET_MS}, folder.home).messages
+        later = run_java(CLIENT, "Consume", {**words(folder), "idleMs": QUIET_MS}).messages
         assert later == []
 
 
@@ -110,7 +110,7 @@ def test_what_is_out_goes_with_the_store(folder: StoreFolder, first: str, kill: 
         folder.leave(broker, kill=False)
 
     with openings[0]() as broker:
-        assert run_java(CLIENT, "Consume", {**words(folder), "idleMs": QUIET_MS}, folder.home).messages == []
+        assert run_java(CLIENT, "Consume", {**words(folder), "idleMs": QUIET_MS}).messages == []
         assert pop_more(folder, []) == []
         folder.leave(broker, kill=False)
     folder.verify()
@@ -132,7 +132,7 @@ def words(folder: StoreFolder) -> dict[str, object]:
 
 
 def start(folder: StoreFolder, **more: object) -> JavaProgram:
-    consumer = JavaProgram(CLIENT, "Consume", {**words(folder), **more}, folder.home)
+    consumer = JavaProgram(CLIENT, "Consume", {**words(folder), **more}, alone="hang" in more)
     try:
         consumer.wait_ready()
     except BaseException:
@@ -143,7 +143,7 @@ def start(folder: StoreFolder, **more: object) -> JavaProgram:
 
 def produce(folder: StoreFolder) -> None:
     sent = {**Load(TOPIC, COUNT).java_arguments(), "namesrv": folder.namesrv, "group": "pop-app"}
-    run_java(CLIENT, "Produce", sent, folder.home)
+    run_java(CLIENT, "Produce", sent)
 
 
 # --- by hand

@@ -23,7 +23,7 @@ from cosmodrome.pipelines.replay import FINISHED
 from cosmodrome.pipelines.running import Run, open_session
 from cosmodrome.wire import trace
 from interop.apache import wait_settled
-from interop.java import IMPATIENT, RUN_TIMEOUT_S, JavaProgram
+from interop.java import RUN_TIMEOUT_S, JavaProgram
 from interop.lab import APACHE_CLUSTERS, Cluster, Lab
 from interop.messages import Load, Seen, index_of, sent_by_java
 from interop.our_client import SEND_TIMEOUT_MS, receive_ours, seen_by_us, send_ours
@@ -255,7 +255,7 @@ def test_dead_letters_are_sorted_and_driven_again_once(
 def give_up(lab: Lab, cluster: Cluster, load: Load, group: str) -> None:
     """Each message is refused, comes again a second later, is refused again and is a dead letter."""
     words = {"topic": load.topic, "group": group, "fail": True, "maxReconsumeTimes": 1, "retryLevel": 1}
-    with lab.start(CLIENT_OF[cluster.name], "Consume", cluster, words, defines=IMPATIENT) as consumer:
+    with lab.start(CLIENT_OF[cluster.name], "Consume", cluster, words) as consumer:
         consumer.wait_messages(2 * load.count)
         letters = f"{DLQ_PREFIX}{group}"
         wait_settled(lambda: len(stored(cluster, letters)) == load.count, f"{letters} lacks letters")
@@ -320,7 +320,7 @@ def test_a_trace_report(spark: SparkSession, lab: Lab, fresh: Fresh, run: RunPip
             raise RetryLater(delay_level=1)
 
     # It stays until all traces are there: Java's clients write them when they like, and lose what is left at their end.
-    with JavaProgram(CLIENT_OF[NEWEST], "Produce", words, lab.fresh_home("Produce")) as producer:
+    with JavaProgram(CLIENT_OF[NEWEST], "Produce", words) as producer:
         producer.wait_line('"done"', RUN_TIMEOUT_S)
         ids = {one.msg_id for one in sent_by_java(producer.messages)}
         cluster.settle(load.topic)

@@ -190,7 +190,7 @@ def send(folder: StoreFolder, topic: str, added: range, way: str = "send") -> No
 def transactions(folder: StoreFolder, version: str, **words: object) -> JavaProgram:
     """A Java producer that sends half messages and answers what the broker asks about them and about older ones."""
     arguments = {"namesrv": folder.namesrv, "group": HALF_GROUP, "topic": PAYMENTS, **words}
-    return JavaProgram(CLIENTS[version], "Transact", arguments, folder.home)
+    return JavaProgram(CLIENTS[version], "Transact", arguments)
 
 
 # What is found
@@ -253,7 +253,7 @@ def check_keys(folder: StoreFolder, expected: dict[str, Counter[int]]) -> None:
 def check_consumed_on(folder: StoreFolder, version: str) -> None:
     """Apache's consumer goes on where its group stopped at our broker."""
     words: dict[str, object] = {"namesrv": folder.namesrv, "group": GROUP, "topic": ORDERS, "count": len(LEFT)}
-    received = run_java(CLIENTS[version], "Consume", words, folder.home).messages
+    received = run_java(CLIENTS[version], "Consume", words).messages
     assert Counter(seen_by_java(line).index for line in received) == once(LEFT)
     folder.settle_offsets(GROUP, ORDERS, QUEUES)
 

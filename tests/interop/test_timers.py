@@ -44,7 +44,7 @@ def test_java_sends_for_later_and_takes_back(folder: StoreFolder, broker: str) -
         for number, way in enumerate(WAYS):
             words = {"way": way, "delays": "8000,8000,6000", "first": 3 * number, "recall": 3 * number + 1}
             words |= {"namesrv": folder.namesrv, "group": "timed-app", "topic": TOPIC}
-            sent = run_java(CLIENT, "Timed", words, folder.home).messages
+            sent = run_java(CLIENT, "Timed", words).messages
             check_recalled(sent)
         wanted = {3 * number + index for number in range(len(WAYS)) for index in (0, 2)}
         found = settled(partial(folder.messages, TOPIC, QUEUES), lambda found: len(found) >= len(wanted))

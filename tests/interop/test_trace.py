@@ -26,7 +26,7 @@ def test_the_life_of_a_java_message(lab: Lab, ours: Cluster, fresh: Callable[[st
     load = Load(topic, 3)
     words = {"namesrv": ours.namesrv, **load.java_arguments(), "group": f"{group}-producer", "trace": True}
     # Both stay until everything is found: Java's clients trace when they like, and lose what is left at their end.
-    with JavaProgram(version, "Produce", words, lab.fresh_home("Produce")) as producer:
+    with JavaProgram(version, "Produce", words) as producer:
         producer.wait_line('"done"', RUN_TIMEOUT_S)
         sent = sent_by_java(producer.messages)
         with lab.start(version, "Consume", ours, {"topic": topic, "group": group, "trace": True}):

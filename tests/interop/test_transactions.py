@@ -67,7 +67,7 @@ def test_another_java_producer_answers_for_one_that_was_killed(
     lab: Lab, hasty: Cluster, fresh: Callable[[str], str], version: str
 ) -> None:
     topic, group = made_topic(lab, hasty, fresh), fresh("group")
-    with lab.start(version, "Transact", hasty, {"group": group, "topic": topic, "checked": 2}) as first:
+    with lab.start(version, "Transact", hasty, {"group": group, "topic": topic, "checked": 2}, alone=True) as first:
         first.kill()
     # Java's producer makes itself known to a broker only when it sends.
     with lab.start(other_version(version), "Transact", hasty, {"group": group, "topic": topic, **ONE_MORE}) as heir:
@@ -198,7 +198,7 @@ def finish(folder: StoreFolder, version: str, delivered: Counter[int]) -> Counte
 
 def transact(folder: StoreFolder, version: str, **words: object) -> JavaProgram:
     arguments = {"namesrv": folder.namesrv, "group": GROUP, "topic": TOPIC, **words}
-    program = JavaProgram(CLIENTS[version], "Transact", arguments, folder.home)
+    program = JavaProgram(CLIENTS[version], "Transact", arguments)
     program.wait_ready()
     return program
 

@@ -20,7 +20,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
  * A push consumer. Prints {"ready":true}, {"assigned":[...]} whenever its queues change, one line per message,
- * and {"done":n} at the end: after count messages, after idleMs without one, or when standard input closes.
+ * and {"done":n} at the end: after count messages, after idleMs without one, or when it is asked to end.
  *
  * namesrv group topic [expression | sql] [trace=true] [count] [idleMs] [from=first|last|timestamp] [consumeTimestamp: yyyyMMddHHmmss, local time]
  * [model=CLUSTERING|BROADCASTING]
@@ -29,7 +29,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
  * [popInvisibleMs: let the broker say what to read and how; 5.x only] [hang=true: never finish with a message]
  * Unless it hangs, it is done with every message it has printed when it ends.
  */
-public final class Consume {
+final class Consume {
     private static final int TICK_MS = 50;
     private static final int POLL_NAMESRV_MS = 1_000;
     // 5.x announces a changed subscription after its first rebalance, one second after the start: just when the first
@@ -40,17 +40,19 @@ public final class Consume {
     private static final int FINISH_MS = 20_000;
     private static final String RETRY_TOPIC_PREFIX = "%RETRY%";
 
+    private final Job job;
     private final Args args;
     private final DefaultMQPushConsumer consumer;
     private final AtomicInteger received = new AtomicInteger();
     private final AtomicLong lastAt = new AtomicLong(System.nanoTime());
 
-    private Consume(Args args) {
-        this.args = args;
+    private Consume(Job job) {
+        this.job = job;
+        args = job.args;
         consumer = new DefaultMQPushConsumer(args.text("group"), null, new AllocateMessageQueueAveragely(),
             args.flag("trace"), null);
         Clients.prepare(consumer, args.text("namesrv"));
-        consumer.setInstanceName("consume-" + ProcessHandle.current().pid());
+        consumer.setInstanceName(job.instance("consume"));
         consumer.setPollNameServerInterval(POLL_NAMESRV_MS);
         consumer.setHeartbeatBrokerInterval(HEARTBEAT_MS);
         consumer.setPersistConsumerOffsetInterval(PERSIST_OFFSET_MS);
@@ -72,21 +74,26 @@ public final class Consume {
             consumer.getMessageModel().getDeclaringClass(), args.text("model", "CLUSTERING")));
     }
 
-    public static void main(String[] words) throws Exception {
-        Program.failLoudly();
-        Consume run = new Consume(new Args(words, 0));
-        if (run.args.has("sql")) {
-            run.consumer.subscribe(run.args.text("topic"), MessageSelector.bySql(run.args.text("sql")));
-        } else {
-            run.consumer.subscribe(run.args.text("topic"), run.args.text("expression", "*"));
-        }
+    static void run(Job job) throws Exception {
+        Consume run = new Consume(job);
+        run.subscribe();
         run.listen();
-        run.consumer.start();
-        Json.line(Json.object("ready", true));
-        run.waitForTheEnd(Program.watchInput());
-        run.consumer.shutdown();
-        Json.line(Json.object("done", run.received.get()));
-        Program.end();
+        try {
+            run.consumer.start();
+            job.line(Json.object("ready", true));
+            run.waitForTheEnd();
+        } finally {
+            run.consumer.shutdown();
+        }
+        job.line(Json.object("done", run.received.get()));
+    }
+
+    private void subscribe() throws Exception {
+        if (args.has("sql")) {
+            consumer.subscribe(args.text("topic"), MessageSelector.bySql(args.text("sql")));
+        } else {
+            consumer.subscribe(args.text("topic"), args.text("expression", "*"));
+        }
     }
 
     /** 4.x has none of this: reach it without naming it, so one source fits both. */
@@ -131,21 +138,21 @@ public final class Consume {
     private void print(List<MessageExt> messages) {
         boolean compact = args.flag("compact");
         for (MessageExt message : messages) {
-            Json.line(compact ? Messages.compact(message) : Messages.full(message));
+            job.line(compact ? Messages.compact(message) : Messages.full(message));
         }
         received.addAndGet(messages.size());
         lastAt.set(System.nanoTime());
     }
 
-    private void waitForTheEnd(Thread input) throws InterruptedException {
+    private void waitForTheEnd() throws InterruptedException {
         List<String> assigned = new ArrayList<>();
-        while (input.isAlive() && !ended()) {
+        while (job.isOpen() && !ended()) {
             List<String> now = assignedQueues();
             if (!now.equals(assigned)) {
-                Json.line(Json.object("assigned", now));
+                job.line(Json.object("assigned", now));
                 assigned = now;
             }
-            Json.flush();
+            job.flush();
             Thread.sleep(TICK_MS);
         }
     }

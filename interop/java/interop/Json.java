@@ -32,7 +32,15 @@ final class Json {
     }
 
     static void line(Map<String, Object> object) {
-        StringBuilder text = new StringBuilder(256);
+        line(new StringBuilder(256), object);
+    }
+
+    /** A line of one job of many, with its id before it. */
+    static void line(String id, Map<String, Object> object) {
+        line(new StringBuilder(256).append(id).append('\t'), object);
+    }
+
+    private static void line(StringBuilder text, Map<String, Object> object) {
         write(text, object);
         text.append('\n');
         synchronized (OUT) {

@@ -10,55 +10,61 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
- * A lite pull consumer: prints {"ready":true}, polls until count messages came, idleMs passed without one or standard
- * input closed, commits, and prints one line per message, {"committed":{"broker:queue":offset}} and {"done":n}. With
+ * A lite pull consumer: prints {"ready":true}, polls until count messages came, idleMs passed without one or it
+ * is asked to end, commits, and prints one line per message, {"committed":{"broker:queue":offset}} and {"done":n}. With
  * seek it goes back when count messages came, and polls as many once more.
  *
  * namesrv group topic count [idleMs] [expression] [mode=subscribe|assign] [seek: offset in every queue]
  */
-public final class LitePull {
+final class LitePull {
     private static final int POLL_MS = 500;
     private static final int HEARTBEAT_MS = 1_000;    // see Consume
     private static final int DEFAULT_IDLE_MS = 40_000;    // 5.3.3 sometimes starts 20 s late
 
+    private final Job job;
     private final Args args;
     private final DefaultLitePullConsumer consumer;
-    private final Thread input = Program.watchInput();
 
-    private LitePull(Args args) {
-        this.args = args;
+    private LitePull(Job job) {
+        this.job = job;
+        args = job.args;
         consumer = new DefaultLitePullConsumer(args.text("group"));
         Clients.prepare(consumer, args.text("namesrv"));
-        consumer.setInstanceName("lite-pull-" + ProcessHandle.current().pid());
+        consumer.setInstanceName(job.instance("lite-pull"));
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setAutoCommit(false);
         consumer.setHeartbeatBrokerInterval(HEARTBEAT_MS);
     }
 
-    public static void main(String[] words) throws Exception {
-        Program.failLoudly();
-        LitePull run = new LitePull(new Args(words, 0));
-        boolean assign = run.args.text("mode", "subscribe").equals("assign");
+    static void run(Job job) throws Exception {
+        LitePull run = new LitePull(job);
+        try {
+            run.pull();
+        } finally {
+            run.consumer.shutdown();
+        }
+    }
+
+    private void pull() throws Exception {
+        boolean assign = args.text("mode", "subscribe").equals("assign");
         if (!assign) {
-            run.consumer.subscribe(run.args.text("topic"), run.args.text("expression", "*"));
+            consumer.subscribe(args.text("topic"), args.text("expression", "*"));
         }
-        run.consumer.start();
-        Json.line(Json.object("ready", true));
-        Json.flush();
+        consumer.start();
+        job.line(Json.object("ready", true));
+        job.flush();
         if (assign) {
-            run.consumer.assign(run.queues());
+            consumer.assign(queues());
         }
-        int received = run.poll();
-        if (run.args.has("seek")) {
-            run.seek(run.args.number64("seek"));
-            received += run.poll();
+        int received = poll();
+        if (args.has("seek")) {
+            seek(args.number64("seek"));
+            received += poll();
         }
-        run.consumer.commitSync();
-        run.printCommitted();
-        Json.line(Json.object("done", received));
-        Json.flush();
-        run.consumer.shutdown();
-        Program.end();
+        consumer.commitSync();
+        printCommitted();
+        job.line(Json.object("done", received));
+        job.flush();
     }
 
     private Collection<MessageQueue> queues() throws Exception {
@@ -76,12 +82,12 @@ public final class LitePull {
         int received = 0;
         long idleMs = args.number("idleMs", DEFAULT_IDLE_MS);
         long lastAt = System.currentTimeMillis();
-        while (input.isAlive() && received < args.number("count", 0) && System.currentTimeMillis() - lastAt < idleMs) {
+        while (job.isOpen() && received < args.number("count", 0) && System.currentTimeMillis() - lastAt < idleMs) {
             List<MessageExt> messages = consumer.poll(POLL_MS);
             for (MessageExt message : messages) {
-                Json.line(Messages.full(message));
+                job.line(Messages.full(message));
             }
-            Json.flush();
+            job.flush();
             if (!messages.isEmpty()) {
                 received += messages.size();
                 lastAt = System.currentTimeMillis();
@@ -95,6 +101,6 @@ public final class LitePull {
         for (MessageQueue queue : queues()) {
             offsets.put(queue.getBrokerName() + ":" + queue.getQueueId(), consumer.committed(queue));
         }
-        Json.line(Json.object("committed", offsets));
+        job.line(Json.object("committed", offsets));
     }
 }

@@ -20,16 +20,18 @@ import org.apache.rocketmq.common.message.MessageQueue;
  *
  * namesrv group topic count mode=sync|async|oneway|batch|orderly
  * [bodySize] [bodies=base64,base64] [tags=a,b: taken in turn] [keys=k-%d] [prop.NAME=VALUE, %d is the index]
- * [trace=true: and stay until standard input closes] [flag] [delayLevel] [threads] [batchSize]
+ * [trace=true: and stay until it is asked to end] [compressType=ZLIB|LZ4|ZSTD] [flag] [delayLevel] [threads] [batchSize]
  * [first: index of the first message] [quiet=true: failures only]
  */
-public final class Produce {
+final class Produce {
+    private static final String COMPRESS_TYPE = "rocketmq.message.compressType";
     private static final int SEND_TIMEOUT_MS = 10_000;
     private static final int MAX_IN_FLIGHT = 64;
     private static final int DRAIN_TIMEOUT_S = 60;
     private static final int SETTLE_TIMEOUT_S = 20;
     private static final int SETTLE_INTERVAL_MS = 50;
 
+    private final Job job;
     private final Args args;
     private final DefaultMQProducer producer;
     private final int first;
@@ -38,30 +40,40 @@ public final class Produce {
     private final String[] bodies;
     private final AtomicInteger failed = new AtomicInteger();
 
-    private Produce(Args args) {
-        this.args = args;
+    private Produce(Job job) {
+        this.job = job;
+        args = job.args;
         first = args.number("first", 0);
         bodies = args.has("bodies") ? args.text("bodies").split(",", -1) : null;
         count = bodies == null ? args.number("count", 1) : bodies.length;
         quiet = args.flag("quiet");
-        producer = new DefaultMQProducer(args.text("group"), null, args.flag("trace"), null);
+        producer = producer();
         Clients.prepare(producer, args.text("namesrv"));
         producer.setSendMsgTimeout(SEND_TIMEOUT_MS);
-        producer.setInstanceName("produce-" + ProcessHandle.current().pid());
+        producer.setInstanceName(job.instance("produce"));
     }
 
-    public static void main(String[] words) throws Exception {
-        Program.failLoudly();
-        Produce run = new Produce(new Args(words, 0));
-        run.producer.start();
-        run.sendAll();
-        Json.line(Json.object("done", run.count, "failed", run.failed.get()));
-        Json.flush();
-        if (run.args.flag("trace")) {
-            Program.watchInput().join();    // what is not traced yet is lost when the client ends
+    static void run(Job job) throws Exception {
+        Produce run = new Produce(job);
+        try {
+            run.producer.start();
+            run.sendAll();
+            job.line(Json.object("done", run.count, "failed", run.failed.get()));
+            job.flush();
+            if (job.args.flag("trace")) {
+                job.awaitEnd();    // what is not traced yet is lost when the client ends
+            }
+        } finally {
+            run.producer.shutdown();
         }
-        run.producer.shutdown();
-        Program.end();
+    }
+
+    /** A producer asks for its compression when it is made, and 4.x has no other way to tell it. */
+    private DefaultMQProducer producer() {
+        synchronized (Produce.class) {
+            System.setProperty(COMPRESS_TYPE, args.text("compressType", "ZLIB"));
+            return new DefaultMQProducer(args.text("group"), null, args.flag("trace"), null);
+        }
     }
 
     private void sendAll() throws Exception {
@@ -72,7 +84,7 @@ public final class Produce {
             case "oneway" -> {
                 sendByThreads(index -> {
                     producer.sendOneway(message(index));
-                    Json.line(Json.object("index", index));
+                    job.line(Json.object("index", index));
                 });
                 settleOneway();
             }
@@ -217,12 +229,12 @@ public final class Produce {
 
     private void print(Map<String, Object> line) {
         if (!quiet) {
-            Json.line(line);
+            job.line(line);
         }
     }
 
     private void fail(int index, Throwable e) {
         failed.incrementAndGet();
-        Json.line(Json.object("index", index, "status", "FAILED", "error", String.valueOf(e)));
+        job.line(Json.object("index", index, "status", "FAILED", "error", String.valueOf(e)));
     }
 }

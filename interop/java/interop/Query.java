@@ -1,8 +1,6 @@
 package interop;
 
-import java.io.BufferedReader;
 import java.io.ByteArrayOutputStream;
-import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.lang.reflect.Method;
 import java.nio.charset.StandardCharsets;
@@ -27,22 +25,22 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 import org.apache.rocketmq.tools.command.SubCommand;
 
 /**
- * Queries and admin calls, one per line of standard input: a name and key=value words, separated by tabs.
+ * Queries and admin calls, one per line that it is sent: a name and key=value words, separated by tabs.
  * Every line gets one answer: {"ok":true,"result":...} or {"ok":false,"code":n,"error":"..."}.
  * Types that moved between 4.x and 5.x are reached through var or reflection, so one source fits both.
  *
- * Arguments of the program: namesrv. The end of input ends it.
+ * namesrv
  */
-public final class Query {
+final class Query {
     private static final int TIMEOUT_MS = 20_000;
 
     private final DefaultMQProducer producer;
     private final DefaultMQAdminExt admin;
     private final String namesrv;
 
-    private Query(Args args) {
-        namesrv = args.text("namesrv");
-        String instance = "query-" + ProcessHandle.current().pid();
+    private Query(Job job) {
+        namesrv = job.args.text("namesrv");
+        String instance = job.instance("query");
         producer = new DefaultMQProducer("interop-query-producer");
         Clients.prepare(producer, namesrv);
         producer.setInstanceName(instance + "-producer");
@@ -51,21 +49,21 @@ public final class Query {
         admin.setInstanceName(instance);
     }
 
-    public static void main(String[] words) throws Exception {
-        Program.failLoudly();
-        Query run = new Query(new Args(words, 0));
-        run.producer.start();
-        run.admin.start();
-        Json.line(Json.object("ready", true));
-        Json.flush();
-        BufferedReader input = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
-        for (String line = input.readLine(); line != null; line = input.readLine()) {
-            Json.line(run.answer(line.split("\t")));
-            Json.flush();
+    static void run(Job job) throws Exception {
+        Query run = new Query(job);
+        try {
+            run.producer.start();
+            run.admin.start();
+            job.line(Json.object("ready", true));
+            job.flush();
+            for (String line = job.readLine(); line != null; line = job.readLine()) {
+                job.line(run.answer(line.split("\t")));
+                job.flush();
+            }
+        } finally {
+            run.admin.shutdown();
+            run.producer.shutdown();
         }
-        run.admin.shutdown();
-        run.producer.shutdown();
-        Program.end();
     }
 
     private Map<String, Object> answer(String[] words) {
@@ -170,6 +168,12 @@ public final class Query {
 
     /** One of mqadmin's own commands, by its class; what it prints. */
     private Object mqadmin(Args args) throws Exception {
+        synchronized (Query.class) {    // what they print goes where all of this JVM do
+            return printed(args);
+        }
+    }
+
+    private String printed(Args args) throws Exception {
         System.setProperty("rocketmq.namesrv.addr", namesrv);    // which is what mqadmin does with its -n
         SubCommand command = (SubCommand) Class.forName("org.apache.rocketmq.tools.command." + args.text("command"))
             .getDeclaredConstructor().newInstance();

@@ -20,30 +20,31 @@ import org.apache.rocketmq.common.message.MessageExt;
  *
  * namesrv group topic count
  */
-public final class Request {
+final class Request {
     private static final int REQUEST_TIMEOUT_MS = 60_000;    // 5.3.3 sometimes starts 20 s late
     private static final int POLL_NAMESRV_MS = 1_000;
     private static final int HEARTBEAT_MS = 1_000;
 
-    public static void main(String[] words) throws Exception {
-        Program.failLoudly();
-        Args args = new Args(words, 0);
+    static void run(Job job) throws Exception {
+        Args args = job.args;
         String topic = args.text("topic");
-        DefaultMQProducer replier = producer(args, "replier");
-        DefaultMQProducer requester = producer(args, "requester");
-        DefaultMQPushConsumer consumer = consumer(args, replier);
-        for (int index = 0; index < args.number("count", 1); index++) {
-            String asked = "question-" + index;
-            Message request = new Message(topic, asked.getBytes(StandardCharsets.UTF_8));
-            String text = new String(answer(requester, request).getBody(), StandardCharsets.UTF_8);
-            Json.line(Json.object("index", index, "asked", asked, "answer", text));
+        DefaultMQProducer replier = producer(job, "replier");
+        DefaultMQProducer requester = producer(job, "requester");
+        DefaultMQPushConsumer consumer = consumer(job, replier);
+        try {
+            for (int index = 0; index < args.number("count", 1); index++) {
+                String asked = "question-" + index;
+                Message request = new Message(topic, asked.getBytes(StandardCharsets.UTF_8));
+                String text = new String(answer(requester, request).getBody(), StandardCharsets.UTF_8);
+                job.line(Json.object("index", index, "asked", asked, "answer", text));
+            }
+            job.line(Json.object("done", args.number("count", 1)));
+            job.flush();
+        } finally {
+            consumer.shutdown();
+            requester.shutdown();
+            replier.shutdown();
         }
-        Json.line(Json.object("done", args.number("count", 1)));
-        Json.flush();
-        consumer.shutdown();
-        requester.shutdown();
-        replier.shutdown();
-        Program.end();
     }
 
     /**
@@ -68,24 +69,24 @@ public final class Request {
         return answer.get(REQUEST_TIMEOUT_MS, TimeUnit.MILLISECONDS);
     }
 
-    private static DefaultMQProducer producer(Args args, String role) throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer(args.text("group") + "-" + role);
-        Clients.prepare(producer, args.text("namesrv"));
-        producer.setInstanceName(role + "-" + ProcessHandle.current().pid());
+    private static DefaultMQProducer producer(Job job, String role) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer(job.args.text("group") + "-" + role);
+        Clients.prepare(producer, job.args.text("namesrv"));
+        producer.setInstanceName(job.instance(role));
         producer.setPollNameServerInterval(POLL_NAMESRV_MS);
         producer.setHeartbeatBrokerInterval(HEARTBEAT_MS);
         producer.start();
         return producer;
     }
 
-    private static DefaultMQPushConsumer consumer(Args args, DefaultMQProducer replier) throws Exception {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(args.text("group"));
-        Clients.prepare(consumer, args.text("namesrv"));
-        consumer.setInstanceName("consumer-" + ProcessHandle.current().pid());
+    private static DefaultMQPushConsumer consumer(Job job, DefaultMQProducer replier) throws Exception {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(job.args.text("group"));
+        Clients.prepare(consumer, job.args.text("namesrv"));
+        consumer.setInstanceName(job.instance("consumer"));
         consumer.setPollNameServerInterval(POLL_NAMESRV_MS);
         consumer.setHeartbeatBrokerInterval(HEARTBEAT_MS);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-        consumer.subscribe(args.text("topic"), "*");
+        consumer.subscribe(job.args.text("topic"), "*");
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> reply(messages, replier));
         consumer.start();
         return consumer;

@@ -16,20 +16,27 @@ import org.apache.rocketmq.common.message.Message;
  * namesrv group topic way=setDelayTimeSec|setDelayTimeMs|setDeliverTimeMs
  * delays=ms,ms,...: one message for each [first] [recall=index,index: these are taken back at once]
  */
-public final class Timed {
+final class Timed {
     private static final int SEND_TIMEOUT_MS = 10_000;
 
     private Timed() {
     }
 
-    public static void main(String[] words) throws Exception {
-        Program.failLoudly();
-        Args args = new Args(words, 0);
-        DefaultMQProducer producer = new DefaultMQProducer(args.text("group"));
-        Clients.prepare(producer, args.text("namesrv"));
-        producer.setInstanceName("timed-" + ProcessHandle.current().pid());
+    static void run(Job job) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer(job.args.text("group"));
+        Clients.prepare(producer, job.args.text("namesrv"));
+        producer.setInstanceName(job.instance("timed"));
         producer.setSendMsgTimeout(SEND_TIMEOUT_MS);
-        producer.start();
+        try {
+            producer.start();
+            sendAll(producer, job);
+        } finally {
+            producer.shutdown();
+        }
+    }
+
+    private static void sendAll(DefaultMQProducer producer, Job job) throws Exception {
+        Args args = job.args;
         Set<String> recalled = Arrays.stream(args.text("recall", "").split(",")).collect(Collectors.toSet());
         int index = args.number("first", 0);
         String[] delays = args.text("delays").split(",");
@@ -38,13 +45,10 @@ public final class Timed {
             if (recalled.contains(String.valueOf(index))) {
                 line.put("recalled", recall(producer, args.text("topic"), (String) line.get("recallHandle")));
             }
-            Json.line(line);
+            job.line(line);
             index++;
         }
-        Json.line(Json.object("done", delays.length));
-        Json.flush();
-        producer.shutdown();
-        Program.end();
+        job.line(Json.object("done", delays.length));
     }
 
     private static Map<String, Object> send(DefaultMQProducer producer, Args args, int index, long delayMs)

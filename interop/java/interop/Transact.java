@@ -9,7 +9,7 @@ import org.apache.rocketmq.common.message.MessageExt;
 
 /**
  * A transaction producer. Sends half messages, prints one line for each and {"ready":true}, then answers the broker's
- * checks, with one line {"checked":index,...} for each, until standard input closes.
+ * checks, with one line {"checked":index,...} for each, until it is asked to end.
  *
  * What becomes of a message is written in its property "fate", so that it also tells of halves sent by others:
  * commit, rollback: decided at once; checked: committed when the broker asks; pending: never decided.
@@ -17,20 +17,22 @@ import org.apache.rocketmq.common.message.MessageExt;
  * namesrv group topic [trace=true] [first] [commit=n] [rollback=n] [checked=n] [pending=n]: in this order, with rising
  * indexes
  */
-public final class Transact {
+final class Transact {
     private static final int HEARTBEAT_MS = 1_000;
     private static final int SEND_TIMEOUT_MS = 10_000;
     private static final String FATE = "fate";
     private static final String[] FATES = {"commit", "rollback", "checked", "pending"};
 
+    private final Job job;
     private final Args args;
     private final TransactionMQProducer producer;
 
-    private Transact(Args args) {
-        this.args = args;
+    private Transact(Job job) {
+        this.job = job;
+        args = job.args;
         producer = new TransactionMQProducer(null, args.text("group"), null, args.flag("trace"), null);
         Clients.prepare(producer, args.text("namesrv"));
-        producer.setInstanceName("transact-" + ProcessHandle.current().pid());
+        producer.setInstanceName(job.instance("transact"));
         producer.setHeartbeatBrokerInterval(HEARTBEAT_MS);
         producer.setSendMsgTimeout(SEND_TIMEOUT_MS);
         producer.setTransactionListener(new TransactionListener() {
@@ -47,26 +49,25 @@ public final class Transact {
             public LocalTransactionState checkLocalTransaction(MessageExt message) {
                 Map<String, Object> line = Messages.full(message);
                 line.put("checked", Messages.indexOf(message.getBody()));
-                Json.line(line);
-                Json.flush();
+                job.line(line);
+                job.flush();
                 return "checked".equals(message.getUserProperty(FATE))
                     ? LocalTransactionState.COMMIT_MESSAGE : LocalTransactionState.UNKNOW;
             }
         });
     }
 
-    public static void main(String[] words) throws Exception {
-        Program.failLoudly();
-        Transact run = new Transact(new Args(words, 0));
-        run.producer.start();
-        run.send();
-        Json.line(Json.object("ready", true));
-        Json.flush();
-        while (System.in.read() >= 0) {
-            continue;    // only the end of input means something
+    static void run(Job job) throws Exception {
+        Transact run = new Transact(job);
+        try {
+            run.producer.start();
+            run.send();
+            job.line(Json.object("ready", true));
+            job.flush();
+            job.awaitEnd();
+        } finally {
+            run.producer.shutdown();
         }
-        run.producer.shutdown();
-        Program.end();
     }
 
     private void send() throws Exception {
@@ -79,7 +80,7 @@ public final class Transact {
                 Message message = new Message(topic, "red", "key-" + index, Messages.body(index, 0));
                 message.putUserProperty(FATE, fate);
                 var result = producer.sendMessageInTransaction(message, null);
-                Json.line(Json.object("index", index, "fate", fate, "status", result.getSendStatus().name(),
+                job.line(Json.object("index", index, "fate", fate, "status", result.getSendStatus().name(),
                     "msgId", result.getMsgId(), "state", result.getLocalTransactionState().name()));
             }
         }
