@@ -125,6 +125,13 @@ class StoreConfig(_FromProperties):
     """The message store; names and defaults are Apache's MessageStoreConfig."""
 
     store_path_root_dir: str = "store"
+    # Parts that lie elsewhere than below the root; empty: below it. Apache 4.9 and 5 obey the first only.
+    store_path_commit_log: str = ""
+    store_path_consume_queue: str = ""
+    store_path_index: str = ""
+    store_checkpoint: str = ""
+    abort_file: str = ""
+    read_only_commit_log_store_paths: str = ""
     mapped_file_size_commit_log: int = 1 * GIB
     mapped_file_size_consume_queue: int = 300_000 * 20
     max_hash_slot_num: int = 5_000_000
@@ -167,6 +174,8 @@ class StoreConfig(_FromProperties):
     clean_file_forcibly_enable: bool = True
 
     def __post_init__(self) -> None:
+        _require(not _PATH_SPLITTER.search(self.store_path_commit_log), "storePathCommitLog", _ONE_FOLDER)
+        _require(not self.read_only_commit_log_store_paths.strip(), "readOnlyCommitLogStorePaths", _NO_FOLDERS)
         _require(self.mapped_file_size_commit_log >= 64 * KIB, "mappedFileSizeCommitLog", "at least 65536 bytes")
         _require(self.mapped_file_size_consume_queue >= 20, "mappedFileSizeConsumeQueue", "at least 20 bytes")
         _require(self.max_hash_slot_num > 0, "maxHashSlotNum", "at least 1")
@@ -476,6 +485,11 @@ _DELAY_UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 def _are_delays(text: str) -> bool:
     return bool(_DELAYS.fullmatch(text))
+
+
+_PATH_SPLITTER = re.compile(r"[,:]")
+_ONE_FOLDER = "one folder: a log spread over several (separated by , or :) is not supported; move its files into one"
+_NO_FOLDERS = "empty: a log spread over several folders is not supported; move its files into storePathCommitLog"
 
 
 def _are_hours(text: str) -> bool:

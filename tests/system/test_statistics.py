@@ -10,12 +10,15 @@ from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.config import BrokerConfig, FlushDiskType, StoreConfig, parse_properties
 from cosmodrome.model import Subscription
 from cosmodrome.store.message import Durability
+from cosmodrome.store.paths import StorePaths
 from cosmodrome.testing import FakeClock
 from cosmodrome.wire.bodies import BrokerStats, KVTable, StatsItem
 from cosmodrome.wire.pop import NORMAL, Handle
 from cosmodrome.wire.requests import AckMessage, PopMessage, PopReply, SendBack, ViewBrokerStats
 from tests.system.cluster import SMALL_STORE
 from tests.system.wired import GROUP, Wired, wired
+
+PATHS = ("storePathCommitLog", "storePathConsumeQueue", "storePathIndex", "storeCheckpoint", "abortFile")
 
 
 async def stats(client: Wired, name: str, key: str) -> StatsItem:
@@ -125,5 +128,9 @@ async def test_the_config_makes_the_same_broker_again(tmp_path: Path) -> None:
         reply = await client.ask(RequestCode.GET_BROKER_CONFIG)
         keys = parse_properties(bytes(reply.body).decode())
         assert BrokerConfig().with_properties(keys) == client.broker.config
-        assert StoreConfig().with_properties(keys) == client.broker.store_config
+        root, made = Path(client.broker.store_config.store_path_root_dir), StoreConfig().with_properties(keys)
+        assert StorePaths.of(root, made) == client.broker.store.paths
+        assert made.store_path_commit_log == str(root / "commitlog")
+        given = {key: value for key, value in keys.items() if key not in PATHS}
+        assert StoreConfig().with_properties(given) == client.broker.store_config
         assert "counter" in reply.fields["version"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from cosmodrome.blocking import Producer
 from cosmodrome.cli import store as store_commands
 from cosmodrome.cli.main import main
 from cosmodrome.model import Message
-from tests.system.daemons import cosmodrome, cosmodrome_json, up
+from tests.system.daemons import BROKER_CONF, Daemon, cosmodrome, cosmodrome_json, up
 
 COUNT = 300
 
@@ -181,6 +182,47 @@ def test_a_store_in_use_is_only_inspected(tmp_path: Path) -> None:
     assert cosmodrome("store", "verify", store).returncode == 0
 
 
+def test_a_log_on_another_disk_is_used_checked_and_missed(tmp_path: Path) -> None:
+    """The disk is not mounted at one start; what it holds is served again afterwards."""
+    disk, store, conf = tmp_path / "disk", tmp_path / "broker-a", tmp_path / "elsewhere.conf"
+    conf.write_text(f"{BROKER_CONF}storePathCommitLog={disk / 'log'}\n")
+    ports = ("--namesrv-port", "0", "--broker-port", "0", "--console-port", "0")
+    command = ("up", "--data", str(tmp_path), "-c", str(conf), *ports)
+    with Daemon(*command) as daemon:
+        send(daemon.address("name server"))
+        assert daemon.interrupt() == 0
+    assert not (store / "commitlog").exists()
+    assert list((disk / "log").iterdir())
+    assert cosmodrome("store", "verify", str(store), "-c", str(conf)).returncode == 0
+    missed = cosmodrome("store", "verify", str(store))
+    assert missed.returncode == 1
+    assert "if storePathCommitLog puts it elsewhere, give the broker's -c broker.conf" in missed.stderr
+
+    disk.rename(tmp_path / "unmounted")
+    before = state(store)
+    refused = cosmodrome(*command)
+    assert refused.returncode == 1
+    assert f"the commit log is gone: {disk / 'log'} does not exist" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert state(store) == before
+    (tmp_path / "unmounted").rename(disk)
+    with Daemon(*command) as daemon:
+        namesrv = ("--namesrv", daemon.address("name server"))
+        shown = cosmodrome_json("tail", "audit", "--from", "earliest", "--limit", "100", *namesrv)
+        assert len(shown) == 100
+        assert daemon.interrupt() == 0
+
+    shutil.rmtree(disk)
+    repair = ("store", "repair", str(store), "-c", str(conf), "--accept-empty-log")
+    planned = cosmodrome(*repair)
+    assert planned.returncode == 0, planned.stderr
+    assert "would: rename" in planned.stdout
+    assert "nothing was changed; --write does it" in planned.stdout
+    assert cosmodrome(*repair, "--write").returncode == 0
+    with Daemon(*command) as daemon:
+        assert daemon.interrupt() == 0
+
+
 def test_errors_say_what_to_do_without_a_traceback(store: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     other = tmp_path / "other.conf"
@@ -207,7 +249,7 @@ def test_errors_say_what_to_do_without_a_traceback(store: Path, tmp_path: Path) 
 def test_what_the_system_forbids_is_told_in_one_line(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process, because nothing is forbidden to a tester who is root."""
 
-    def forbidden(path: Path) -> None:
+    def forbidden(path: Path, _paths: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
     monkeypatch.setattr(store_commands, "inspect_store", forbidden)

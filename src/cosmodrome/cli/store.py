@@ -19,8 +19,10 @@ from cosmodrome.clock import SystemClock
 from cosmodrome.config import StoreConfig, read_properties
 from cosmodrome.errors import StoreError
 from cosmodrome.store.findings import counted
+from cosmodrome.store.fresh_start import plan_fresh_start, start_fresh
 from cosmodrome.store.inspection import Inspection
 from cosmodrome.store.inspection import inspect as inspect_store
+from cosmodrome.store.paths import StorePaths
 from cosmodrome.store.repair import RepairPlan, plan_repair
 from cosmodrome.store.repair import repair as repair_store
 from cosmodrome.store.verification import Progress, Verification, quiet
@@ -30,6 +32,13 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+parts_option = click.option(
+    "-c",
+    "--config",
+    "config_file",
+    type=click.Path(exists=True, dir_okay=False),
+    help="The broker's broker.conf, if it places parts of the store elsewhere (storePathCommitLog).",
+)
 folder_argument = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 
 
@@ -55,11 +64,12 @@ def store() -> None:
 
 @store.command()
 @folder_argument
+@parts_option
 @output_option
 @_tells_disk_errors
-def inspect(folder: Path, output: str) -> None:
+def inspect(folder: Path, config_file: str | None, output: str) -> None:
     """Show what lies in DIR. It may be in use; nothing is changed."""
-    found = inspect_store(folder)
+    found = inspect_store(folder, StorePaths.of(folder, _config(config_file)))
     if output == "json":
         echo_json(_json(found))
     else:
@@ -68,12 +78,14 @@ def inspect(folder: Path, output: str) -> None:
 
 @store.command()
 @folder_argument
+@parts_option
 @output_option
 @_tells_disk_errors
-def verify(folder: Path, output: str) -> None:
+def verify(folder: Path, config_file: str | None, output: str) -> None:
     """Walk everything in DIR and list what is wrong; the exit code is then 1. Stop its broker first."""
-    with quiet(folder), _progress("verifying") as progress:
-        found = verify_store(folder, progress)
+    paths = StorePaths.of(folder, _config(config_file))
+    with quiet(folder, paths), _progress("verifying") as progress:
+        found = verify_store(folder, progress, paths)
     _show_verification(found, output)
 
 
@@ -81,16 +93,26 @@ def verify(folder: Path, output: str) -> None:
 @folder_argument
 @click.option("--write", is_flag=True, help="Do it. Without this, only say what would be done.")
 @click.option("--rebuild", is_flag=True, help="Build queues and index anew even if nothing is wrong with them.")
+@click.option(
+    "--accept-empty-log",
+    is_flag=True,
+    help="The commit log is lost: move queues, index and offsets aside, so that the broker starts empty.",
+)
 @config_option
 @output_option
 @_tells_disk_errors
-def repair(folder: Path, write: bool, rebuild: bool, config_file: str | None, output: str) -> None:
+def repair(
+    folder: Path, write: bool, rebuild: bool, accept_empty_log: bool, config_file: str | None, output: str
+) -> None:
     """Mend the log of DIR and build its queues and index anew. Stop its broker first.
 
     Whole records stay; nothing is deleted, for what is replaced goes to folders that end in .bad. File sizes are those
     of the files that are there, or those of the config file. It may be interrupted and run again.
     """
-    config = StoreConfig().with_properties(read_properties(Path(config_file))) if config_file else None
+    config = _config(config_file)
+    if accept_empty_log:
+        _start_over(folder, config, write=write, output=output)
+        return
     with _progress("looking") as progress:
         plan = plan_repair(folder, config, rebuild=rebuild, progress=progress)
     if output == "text":
@@ -104,6 +126,26 @@ def repair(folder: Path, write: bool, rebuild: bool, config_file: str | None, ou
     elif output == "json":
         found = plan.verification
         echo_json(_json({"folder": folder, "problemCount": found.problem_count, "steps": plan.steps}))
+
+
+def _config(config_file: str | None) -> StoreConfig | None:
+    return StoreConfig().with_properties(read_properties(Path(config_file))) if config_file else None
+
+
+def _start_over(folder: Path, config: StoreConfig | None, *, write: bool, output: str) -> None:
+    """Say what is moved aside, and move it with `write`."""
+    steps = [str(move) for move in plan_fresh_start(folder, config)]
+    if write:
+        start_fresh(folder, config)
+    if output == "json":
+        echo_json({"folder": _text(str(folder)), "steps": list(map(_text, steps)), "written": write})
+        return
+    for step in steps:
+        click.echo(f"{'now' if write else 'would'}: {step}")
+    if not steps:
+        click.echo(f"{folder}: there is nothing to move aside; a broker starts empty here")
+    elif not write:
+        click.echo("nothing was changed; --write does it")
 
 
 @contextmanager

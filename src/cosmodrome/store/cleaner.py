@@ -16,6 +16,7 @@ from cosmodrome.store.commit_log import CommitLog
 from cosmodrome.store.consume_queues import ConsumeQueues
 from cosmodrome.store.index_file import Index
 from cosmodrome.store.mapped_file import MappedFile, delete_for_good
+from cosmodrome.store.paths import StorePaths, disk_folder
 from cosmodrome.store.retention import LogFile, Retention
 
 log = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ class Cleaner:
 
     def __init__(
         self,
-        root: Path,
+        paths: StorePaths,
         config: StoreConfig,
         clock: Clock,
         commit_log: CommitLog,
@@ -53,7 +54,8 @@ class Cleaner:
         on_disk_full: Callable[[str | None], None],
         used: DiskUsed = disk_used,
     ) -> None:
-        self._root = root
+        self._folders = {"CL": paths.commit_log, "CQ": paths.consume_queue, "INDEX": paths.index}
+        self.shares: dict[str, float] = {}  # by folder, how much of its disk was used at the last look
         self._config = config
         self._clock = clock
         self._log = commit_log
@@ -88,7 +90,7 @@ class Cleaner:
     async def measure(self) -> float:
         """How full the disk is; the store is told whether it may write."""
         try:
-            shares = await asyncio.to_thread(self._measure)
+            shares = self.shares = await asyncio.to_thread(self._measure)
         except OSError as error:
             log.warning("cannot tell how full the disk is: %s", error)
             return 0.0
@@ -97,8 +99,8 @@ class Cleaner:
         return used
 
     def _measure(self) -> dict[str, float]:
-        folders = {"CL": self._root / "commitlog", "CQ": self._root / "consumequeue", "INDEX": self._root / "index"}
-        return {name: self._used(folder if folder.exists() else self._root) for name, folder in folders.items()}
+        """How full the disk of each folder is; one that is not made yet will be on the disk above it."""
+        return {name: self._used(disk_folder(folder)) for name, folder in self._folders.items()}
 
     async def clean(self) -> None:
         """One round: old files of the log, then files of queues and index that lead nowhere any more."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from cosmodrome.errors import MessageIllegal, ProtocolError, ServiceNotAvailable
 from cosmodrome.store.mapped_file import MappedFile, list_files, sync_directory
+from cosmodrome.store.paths import aside_folder
 from cosmodrome.wire.record import BLANK_MAGIC, CRC_MASK, RecordHead, head_at, magic_at
 
 log = logging.getLogger(__name__)
@@ -200,7 +201,7 @@ class CommitLog:
         """Take a file behind the cut away. One that holds anything is kept aside for whoever wants to look."""
         self.files.remove(file)
         if any(file.view[:BLANK_SIZE]):
-            aside = self._directory.with_name(self._directory.name + ".bad")
+            aside = aside_folder(self._directory)
             aside.mkdir(exist_ok=True)
             file.close()
             file.path.replace(aside / file.path.name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -117,8 +117,7 @@ class ConsumeQueues:
 
     def claimed_ends(self) -> dict[QueueKey, int | None]:
         """Where the last record ends that is in each queue, if what the queues say can be believed; None: unknown."""
-        keys = self._keys()
-        return dict(zip(keys, in_threads(_claimed_end, [str(self._path(*key)) for key in keys]), strict=True))
+        return _claimed_ends(self._root, self._keys())
 
     def _keys(self) -> list[QueueKey]:
         return [(topic, queue_id) for topic in self.topics() for queue_id in self.ids(topic)]
@@ -183,6 +182,17 @@ class ConsumeQueues:
 
     def close(self) -> None:
         self._open_files.close()
+
+
+def claimed_ends(root: Path) -> Iterator[tuple[QueueKey, int | None]]:
+    """Where the last record ends that each queue in a folder knows; None: unknown. Nothing is opened for good."""
+    keys = [(topic, queue_id) for topic, ids in sorted(_queue_names(root).items()) for queue_id in sorted(ids)]
+    yield from _claimed_ends(root, keys).items()
+
+
+def _claimed_ends(root: Path, keys: Sequence[QueueKey]) -> dict[QueueKey, int | None]:
+    paths = [f"{root}/{topic}/{queue_id}" for topic, queue_id in keys]
+    return dict(zip(keys, in_threads(_claimed_end, paths), strict=True))
 
 
 def _claimed_end(directory: str) -> int | None:

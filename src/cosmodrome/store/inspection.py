@@ -9,6 +9,7 @@ from itertools import groupby
 from pathlib import Path
 
 from cosmodrome.store.log_walk import records_from
+from cosmodrome.store.paths import StorePaths
 from cosmodrome.store.survey import FoundFile, LogView, QueueView, Survey, survey
 from cosmodrome.wire.record import RecordHead
 
@@ -85,17 +86,18 @@ class Inspection:
     config: list[FileInfo]
 
 
-def inspect(root: Path) -> Inspection:
+def inspect(root: Path, paths: StorePaths | None = None) -> Inspection:
+    """Look at the store in `root`, of which parts may lie elsewhere, as `paths` say."""
     for _ in range(MAX_TRIES - 1):
         try:
-            return _inspect(root)
+            return _inspect(root, paths)
         except FileNotFoundError:
             pass  # a broker cleaned up meanwhile
-    return _inspect(root)
+    return _inspect(root, paths)
 
 
-def _inspect(root: Path) -> Inspection:
-    found = survey(root)
+def _inspect(root: Path, paths: StorePaths | None) -> Inspection:
+    found = survey(root, paths)
     return Inspection(
         folder=root,
         clean=not found.aborted,

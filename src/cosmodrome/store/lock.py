@@ -29,8 +29,24 @@ class StoreLock:
             os.close(self._fd)
             raise StoreError(f"{path.parent} is in use by another broker; stop it or choose another folder") from error
         os.pwrite(self._fd, b"lock", 0)
+        self._folders: list[int] = []
+
+    def add_folder(self, folder: Path) -> None:
+        """Keep brokers with another root out of a folder of data too. The folder itself is locked, so that no file
+        appears among the data."""
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        self._folders.append(descriptor)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise StoreError(f"{folder} is in use by another broker; give each broker a folder of its own") from error
+
+    def release_folders(self) -> None:
+        while self._folders:
+            os.close(self._folders.pop())
 
     def release(self) -> None:
+        self.release_folders()
         os.close(self._fd)
 
 

@@ -24,6 +24,7 @@ from cosmodrome.store.flusher import Flusher, sync_files
 from cosmodrome.store.gate import NO_ROOM, Gate
 from cosmodrome.store.index_file import Index, sync_index_files
 from cosmodrome.store.lock import AbortMark, Exit, StoreLock
+from cosmodrome.store.lost_log import check_log
 from cosmodrome.store.message import (
     Appended,
     AppendedBatch,
@@ -31,6 +32,7 @@ from cosmodrome.store.message import (
     StoreMessage,
 )
 from cosmodrome.store.open_files import OpenFiles, open_files_limit
+from cosmodrome.store.paths import StorePaths
 from cosmodrome.store.preallocation import Preallocator
 from cosmodrome.store.queue_reader import QueueReader
 from cosmodrome.store.recovery import Recovery, safe_offsets
@@ -49,19 +51,20 @@ class MessageStore:
     With SYNC_FLUSH no reader sees a message before it is on disk: it enters its queue after the flush.
     """
 
-    def __init__(self, root: Path, config: StoreConfig, clock: Clock) -> None:
+    def __init__(self, paths: StorePaths, config: StoreConfig, clock: Clock) -> None:
+        self.paths = paths
         self._config = config
         self._clock = clock
-        self._log = CommitLog(root / "commitlog", config.mapped_file_size_commit_log)
-        self._abort = AbortMark(root / "abort")
+        self._log = CommitLog(paths.commit_log, config.mapped_file_size_commit_log)
+        self._abort = AbortMark(paths.abort)
         self._last_exit = self._abort.last_exit()
         after_crash = self._last_exit in (Exit.CRASH, Exit.DISK_FAILURE)
         files = OpenFiles(open_files_limit())
         queue_file_size = config.mapped_file_size_consume_queue
-        self._queues = ConsumeQueues(root / "consumequeue", queue_file_size, files, self._log, after_crash=after_crash)
-        self._index = _open_index(root / "index", config, clock, after_crash) if config.message_index_enable else None
-        self._checkpoint = Checkpoint(root / "checkpoint")
-        self._deleted = DeletedTopics(root / "config" / DELETED_TOPICS)
+        self._queues = ConsumeQueues(paths.consume_queue, queue_file_size, files, self._log, after_crash=after_crash)
+        self._index = _open_index(paths.index, config, clock, after_crash) if config.message_index_enable else None
+        self._checkpoint = Checkpoint(paths.checkpoint)
+        self._deleted = DeletedTopics(paths.config / DELETED_TOPICS)
         self._dispatcher = Dispatcher(self._queues, self._index, config.delays_ms)
         self._reader = QueueReader(self._log, self._queues, config)
         self.read = self._reader.read
@@ -84,16 +87,20 @@ class MessageStore:
         on_arrival: Arrival | None = None,
         used: DiskUsed = disk_used,
     ) -> Self:
-        """Take the folder, make everything in it agree, and be ready; StoreError says what is in the way."""
+        """Take the folder, make everything in it agree, and be ready; StoreError says what is in the way.
+
+        Parts that the config places elsewhere lie there. Nothing is changed before it is known that the log is there.
+        """
+        paths = StorePaths.of(root, config)
         state_file.make_folder(root)
-        lock = StoreLock(root / "lock")
+        lock = _locked(paths)
         try:
-            store = cls(root, config, clock)
+            store = cls(paths, config, clock)
             store._start(lock, on_arrival)
-            store.cleaner = store._cleaner(root, used)
+            store.cleaner = store._cleaner(used)
         except BaseException as error:
             if isinstance(error, OSError):
-                AbortMark(root / "abort").note_failure()
+                AbortMark(paths.abort).note_failure()
             lock.release()
             raise
         return store
@@ -126,9 +133,9 @@ class MessageStore:
         self.preallocator = Preallocator(self._log, self._clock)
         self._abort.set()
 
-    def _cleaner(self, root: Path, used: DiskUsed) -> Cleaner:
+    def _cleaner(self, used: DiskUsed) -> Cleaner:
         return Cleaner(
-            root,
+            self.paths,
             self._config,
             self._clock,
             self._log,
@@ -481,6 +488,7 @@ class MessageStore:
                 self._gate.fail("the store is closed")
                 self._log.drop_next()
                 self._sync_all()
+                self.paths.sync_names()
                 self._abort.clear()
         except OSError:
             self._abort.note_failure()
@@ -511,6 +519,22 @@ class MessageStore:
 _new_tuple = tuple.__new__  # half the time of calling the NamedTuple
 _TRANSACTION = SysFlag.TRANSACTION_MASK
 _QUEUED = (0, SysFlag.COMMIT)
+
+
+def _locked(paths: StorePaths) -> StoreLock:
+    """Keep other brokers out, and make the folders that are missing once it is known that none should be there."""
+    lock = StoreLock(paths.lock)
+    try:
+        paths.check_nothing_left_behind()
+        check_log(paths)
+        paths.make_parents()
+        for folder in paths.outside:
+            state_file.make_folder(folder)
+            lock.add_folder(folder)
+    except BaseException:
+        lock.release()
+        raise
+    return lock
 
 
 def _looks_torn(properties: str) -> bool:

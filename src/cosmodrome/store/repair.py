@@ -11,7 +11,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import chain, count, pairwise
+from itertools import pairwise
 from pathlib import Path
 
 from cosmodrome.clock import Clock
@@ -27,6 +27,7 @@ from cosmodrome.store.lock import AbortMark, StoreLock
 from cosmodrome.store.log_walk import Damage, Tail, walk
 from cosmodrome.store.mapped_file import sync_directory, sync_path
 from cosmodrome.store.message_store import MessageStore
+from cosmodrome.store.paths import StorePaths, aside_folder, free_name
 from cosmodrome.store.survey import (
     LIGHT_QUEUE_PREFIX,
     FoundFile,
@@ -73,9 +74,10 @@ def plan_repair(
     root: Path, config: StoreConfig | None = None, *, rebuild: bool = False, progress: Progress = no_progress
 ) -> RepairPlan:
     """Look only. With `rebuild`, queues and index are to be built anew even if nothing is wrong with them."""
-    with quiet(root):
-        verification = verify(root, progress)
-        found = _survey(root, config)
+    paths = StorePaths.of(root, config)
+    with quiet(root, paths):
+        verification = verify(root, progress, paths)
+        found = _survey(paths, config)
     is_wrong = _short_files(found.log) or any(verification.counts.get(area) for area in _REBUILT)
     if not rebuild and not is_wrong:
         return RepairPlan(verification, [], [])
@@ -88,27 +90,31 @@ def repair(
 ) -> Verification:
     """Carry out what `plan_repair` says, and verify the result. StoreError if a broker uses the store or obstacles lie
     in the way. Without a `config`, file sizes are those of the files that are there."""
-    found = _survey(root, config)
-    lock = StoreLock(root / "lock")
+    paths = StorePaths.of(root, config)
+    found = _survey(paths, config)
+    lock = StoreLock(paths.lock)
     try:
+        for folder in paths.outside:
+            lock.add_folder(folder)
         if obstacles := _obstacles(found):
             raise StoreError("; ".join(obstacles))
         rebuilt = _config(found, config)
         claimed = claimed_end(found)
-        _distrust(root)
+        _distrust(paths)
         _tidy_log(found)
-        idle = _mend_log(survey(root), claimed, progress)
-        _set_derived_aside(root, idle)
+        idle = _mend_log(survey(root, paths), claimed, progress)
+        _set_derived_aside(paths, idle)
+        lock.release_folders()  # the store takes them itself; the root's lock does not keep out its own process
         MessageStore.open(root, rebuilt, clock).close()
     finally:
         lock.release()
-    with quiet(root):
-        return verify(root, progress)
+    with quiet(root, paths):
+        return verify(root, progress, paths)
 
 
-def _survey(root: Path, config: StoreConfig | None) -> Survey:
+def _survey(paths: StorePaths, config: StoreConfig | None) -> Survey:
     """What is there, with the size that the log's files should have."""
-    found = survey(root)
+    found = survey(paths.root, paths)
     if config is None:
         return found
     return replace(found, log=LogView(found.log.files, config.mapped_file_size_commit_log, found.maps))
@@ -118,7 +124,7 @@ def _obstacles(found: Survey) -> list[str]:
     """What only a person can mend: the bytes of missing files, and what to drop of files that are too long."""
     log, size = found.log, found.log.file_size
     if not log.files_end:
-        return ["there is no log to build anything from"]
+        return ["there is no log to build anything from (--accept-empty-log starts over without one)"]
     odd = [file for file in log.files if file.size > size or file.start % size]
     lonely = [before for before, after in pairwise(log.files) if after.start > before.start + size]
     return [
@@ -138,7 +144,7 @@ def _steps(found: Survey, verification: Verification, config: StoreConfig | None
         *(f"fill {file.path.name} up to {found.log.file_size:,} bytes with zeros" for file in _short_files(found.log)),
         *_damage_steps(verification),
         *_tail_steps(verification.tail),
-        *(f"rename {name} to {_free_name(found.root / name).name}" for name in _derived(found.root)),
+        *(f"rename {found.paths.name(path)} to {free_name(path).name}" for path in _derived(found.paths)),
         *_light_steps(found),
         f"build the queues anew from {counted(verification.records, 'record')}, {queue_size:,} bytes a file",
         _index_step(rebuilt),
@@ -173,8 +179,8 @@ def _index_step(config: StoreConfig) -> str:
     return f"build the index anew, {config.max_hash_slot_num:,} slots and {config.max_index_num:,} entries a file"
 
 
-def _derived(root: Path) -> list[str]:
-    return [name for name in ("consumequeue", "index") if (root / name).is_dir()]
+def _derived(paths: StorePaths) -> list[Path]:
+    return [path for path in (paths.consume_queue, paths.index) if path.is_dir()]
 
 
 # Sizes
@@ -185,11 +191,10 @@ def _config(found: Survey, config: StoreConfig | None) -> StoreConfig:
 
     A repair that was interrupted may have moved the old files aside already.
     """
-    root = found.root
     if config is not None:
         return config
-    queue_folders = [root / "consumequeue", *_asides(root, "consumequeue")]
-    index_folders = [root / "index", *_asides(root, "index")]
+    queue_folders = [found.paths.consume_queue, *_asides(found.paths.consume_queue)]
+    index_folders = [found.paths.index, *_asides(found.paths.index)]
     shape = next(filter(None, map(_index_shape, index_folders)), DEFAULT_SHAPE)
     defaults = StoreConfig()
     return replace(
@@ -215,24 +220,24 @@ def _index_shape(folder: Path) -> IndexShape | None:
     return next(filter(None, shapes), None)
 
 
-def _asides(root: Path, name: str) -> list[Path]:
+def _asides(folder: Path) -> list[Path]:
     """What repairs moved away, the newest first."""
-    return sorted(root.glob(f"{name}.bad*"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    return sorted(folder.parent.glob(f"{folder.name}.bad*"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
 
 
 # Steps
 
 
-def _distrust(root: Path) -> None:
+def _distrust(paths: StorePaths) -> None:
     """From here to the end, whoever opens the store has to build queues and index from the whole log."""
-    AbortMark(root / "abort").distrust_memory()
-    checkpoint = Checkpoint(root / "checkpoint")
+    AbortMark(paths.abort).distrust_memory()
+    checkpoint = Checkpoint(paths.checkpoint)
     checkpoint.forget()
     checkpoint.save()
 
 
 def _log_strays(found: Survey) -> list[Path]:
-    return [stray for stray in found.strays if stray.parent == found.root / "commitlog"]
+    return [stray for stray in found.strays if stray.parent == found.paths.commit_log]
 
 
 def _short_files(log: LogView) -> list[FoundFile]:
@@ -241,7 +246,7 @@ def _short_files(log: LogView) -> list[FoundFile]:
 
 def _tidy_log(found: Survey) -> None:
     for stray in _log_strays(found):
-        stray.rename(_free_name(_bad_log_folder(found.root) / stray.name, suffix=""))
+        stray.rename(free_name(_bad_log_folder(found.paths) / stray.name, suffix=""))
     for file in _short_files(found.log):
         os.truncate(file.path, found.log.file_size)
 
@@ -259,7 +264,7 @@ def _mend_log(found: Survey, claimed: int, progress: Progress) -> set[QueueKey]:
         elif isinstance(part, Damage):
             progress(part.begin - log.start, log.files_end - log.start)
             for file, begin, end in _by_file(log, part.begin, part.end):
-                _copy_aside(found.root, log.view(file)[begin - file.start : end - file.start], begin)
+                _copy_aside(found.paths, log.view(file)[begin - file.start : end - file.start], begin)
                 _void(file, begin, end, timestamp)
         else:
             _copy_tail(found, part)
@@ -272,7 +277,7 @@ def _copy_tail(found: Survey, tail: Tail) -> None:
     for file, begin, end in _by_file(log, tail.begin, tail.end):
         view = log.view(file)
         if begin > file.start or file is log.files[0] or not any(view[: BLANK.size]):
-            _copy_aside(found.root, view[begin - file.start : end - file.start], begin)
+            _copy_aside(found.paths, view[begin - file.start : end - file.start], begin)
 
 
 def _by_file(log: LogView, begin: int, end: int) -> Iterator[tuple[FoundFile, int, int]]:
@@ -283,15 +288,15 @@ def _by_file(log: LogView, begin: int, end: int) -> Iterator[tuple[FoundFile, in
             yield file, low, high
 
 
-def _copy_aside(root: Path, data: memoryview, offset: int) -> None:
+def _copy_aside(paths: StorePaths, data: memoryview, offset: int) -> None:
     """Keep these bytes of the log: all of them under a name of their own, or none."""
-    path = _bad_log_folder(root) / f"{offset:020d}.bytes"
+    path = _bad_log_folder(paths) / f"{offset:020d}.bytes"
     partial = path.with_suffix(".part")
     with partial.open("wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-    partial.rename(_free_name(path, suffix=""))
+    partial.rename(free_name(path, suffix=""))
     sync_directory(path.parent)
 
 
@@ -341,27 +346,28 @@ def _void_record(offset: int, size: int, timestamp: int) -> bytes:
     )
 
 
-def _set_derived_aside(root: Path, idle: set[QueueKey]) -> None:
+def _set_derived_aside(paths: StorePaths, idle: set[QueueKey]) -> None:
     """Make room for new queues and a new index.
 
     A queue of which the log has no record any more cannot be built from it, and would begin at 0 again, below its
     consumers' offsets. So its last file is carried over. All of them are, or none: the copies are made beside.
     """
-    queues, prepared = root / "consumequeue", root / "consumequeue.new"
+    queues = paths.consume_queue
+    prepared = queues.with_name(queues.name + ".new")
     if queues.is_dir():
         if prepared.is_dir():
             shutil.rmtree(prepared)  # copies only, and perhaps not all of them
         prepared.mkdir()
-        views = survey(root).queues
+        views = survey(paths.root, paths).queues
         for key in idle & views.keys():
             _carry_over(views[key], prepared)
-        queues.rename(_free_name(queues))
+        queues.rename(free_name(queues))
     if prepared.is_dir():
         prepared.rename(queues)
-    if (root / "index").is_dir():
-        (root / "index").rename(_free_name(root / "index"))
-        (root / "index").mkdir()
-    sync_directory(root)
+    if paths.index.is_dir():
+        paths.index.rename(free_name(paths.index))
+        paths.index.mkdir()
+    paths.sync_names()
 
 
 def _carry_over(view: QueueView, target: Path) -> None:
@@ -375,15 +381,9 @@ def _carry_over(view: QueueView, target: Path) -> None:
             sync_directory(folder)
 
 
-def _bad_log_folder(root: Path) -> Path:
-    folder = root / "commitlog.bad"
+def _bad_log_folder(paths: StorePaths) -> Path:
+    folder = aside_folder(paths.commit_log)
     if not folder.is_dir():
         folder.mkdir()
-        sync_directory(root)
+        sync_directory(folder.parent)
     return folder
-
-
-def _free_name(path: Path, suffix: str = ".bad") -> Path:
-    """`path` with the suffix, and a number if there is such a thing already."""
-    suffixes = chain([suffix], (f"{suffix}{number}" for number in count(2)))
-    return next(name for ending in suffixes if not (name := path.with_name(path.name + ending)).exists())

@@ -24,6 +24,7 @@ from cosmodrome.store.consume_queue import ENTRY, ENTRY_SIZE, FILLER_SIZE, Entry
 from cosmodrome.store.consume_queues import is_topic
 from cosmodrome.store.index_file import HEADER as INDEX_HEADER
 from cosmodrome.store.mapped_file import NAME_DIGITS
+from cosmodrome.store.paths import StorePaths
 from cosmodrome.wire.record import RecordHead, head_at
 
 # Each mapping holds a descriptor; most systems allow a process 1024.
@@ -223,7 +224,7 @@ class Survey:
     those of `batch_topics` in a folder of their own.
     """
 
-    root: Path
+    paths: StorePaths
     maps: Maps
     log: LogView
     queues: dict[QueueKey, QueueView]
@@ -235,6 +236,10 @@ class Survey:
     passed_over: list[Path]
     in_rocksdb: bool
     batch_topics: frozenset[str]
+
+    @property
+    def root(self) -> Path:
+        return self.paths.root
 
     @property
     def own_queues(self) -> dict[QueueKey, QueueView]:
@@ -249,33 +254,41 @@ class Survey:
         return self.in_rocksdb or topic in self.batch_topics
 
 
-def survey(root: Path) -> Survey:
-    """Look at the folder; StoreError when there is no store in it."""
+def survey(root: Path, paths: StorePaths | None = None) -> Survey:
+    """Look at the folder; StoreError when there is no store in it. `paths` are needed if parts of it lie elsewhere."""
     if not root.is_dir():
         raise StoreError(f"there is no folder {root}")
-    if not (root / "commitlog").is_dir():
-        raise StoreError(f"{root} is not a store: it has no folder commitlog{_stores_below(root)}")
+    paths = paths or StorePaths.of(root)
+    if not paths.commit_log.is_dir():
+        raise StoreError(_no_log(paths))
     strays: list[Path] = []
     passed_over: list[Path] = []
     maps = Maps()
-    log_files = list_log_files(root / "commitlog", strays)
-    in_rocksdb = (root / "consumequeue" / "CURRENT").is_file()
-    queues = {} if in_rocksdb else _list_queues(root / "consumequeue", maps, strays, passed_over)
-    checkpoint = root / "checkpoint"
+    log_files = list_log_files(paths.commit_log, strays)
+    in_rocksdb = (paths.consume_queue / "CURRENT").is_file()
+    queues = {} if in_rocksdb else _list_queues(paths.consume_queue, maps, strays, passed_over)
+    checkpoint = paths.checkpoint
     return Survey(
-        root=root,
+        paths=paths,
         maps=maps,
         log=LogView(log_files, agreed_size([log_files]), maps),
         queues=queues,
         queue_file_size=agreed_size(queue.files for queue in queues.values()),
-        index=list_index_files(root / "index", strays),
+        index=list_index_files(paths.index, strays),
         checkpoint=Checkpoint(checkpoint) if checkpoint.exists() else None,
-        aborted=(root / "abort").exists(),
+        aborted=paths.abort.exists(),
         strays=strays,
         passed_over=passed_over,
         in_rocksdb=in_rocksdb,
         batch_topics=frozenset(entry.name for entry in _scan(root / "batchconsumequeue")),
     )
+
+
+def _no_log(paths: StorePaths) -> str:
+    if paths.commit_log.parent != paths.root:
+        return f"there is no commit log in {paths.commit_log}; is its disk mounted?"
+    hint = _stores_below(paths.root) or "; if storePathCommitLog puts it elsewhere, give the broker's -c broker.conf"
+    return f"{paths.root} is not a store: it has no folder {paths.commit_log.name}{hint}"
 
 
 def _stores_below(root: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -19,6 +20,7 @@ from cosmodrome.store.findings import Area, Findings, Problem, counted
 from cosmodrome.store.index_check import IndexCheck
 from cosmodrome.store.index_shape import IndexShape
 from cosmodrome.store.log_walk import Damage, Tail, walk
+from cosmodrome.store.paths import StorePaths
 from cosmodrome.store.queue_check import QueueCheck
 from cosmodrome.store.survey import LIGHT_QUEUE_PREFIX, FoundFile, Survey, survey
 from cosmodrome.wire import fastjson
@@ -74,7 +76,7 @@ class Verification:
 
 
 @contextmanager
-def quiet(root: Path) -> Iterator[None]:
+def quiet(root: Path, paths: StorePaths | None = None) -> Iterator[None]:
     """Keep brokers out of the folder while it is looked at; StoreError if one is in.
 
     A shared lock: those who only look don't keep each other out, and it needs no right to write. A folder without a
@@ -86,18 +88,28 @@ def quiet(root: Path) -> Iterator[None]:
             try:
                 fcntl.lockf(lock, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, 0)
             except (BlockingIOError, PermissionError) as error:
-                hint = "stop it first (inspect works on a store in use)"
-                raise StoreError(f"{root} is in use by a broker; {hint}") from error
+                raise _in_use(root) from error
+        for folder in filter(Path.is_dir, paths.outside if paths else ()):
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            held.callback(os.close, descriptor)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise _in_use(folder) from error
         yield
+
+
+def _in_use(folder: Path) -> StoreError:
+    return StoreError(f"{folder} is in use by a broker; stop it first (inspect works on a store in use)")
 
 
 def no_progress(done: int, total: int) -> None:
     """For those who do not want to see any."""
 
 
-def verify(root: Path, progress: Progress = no_progress) -> Verification:
+def verify(root: Path, progress: Progress = no_progress, paths: StorePaths | None = None) -> Verification:
     """Walk everything. The store must be `quiet`; nothing in it is changed."""
-    return _Verifier(survey(root), progress).run()
+    return _Verifier(survey(root, paths), progress).run()
 
 
 @dataclass(slots=True)
@@ -201,7 +213,7 @@ class _Verifier:
                 self._findings.add(Area.FILES, where, "a file is missing")
 
     def _name(self, path: Path) -> str:
-        return str(path.relative_to(self._found.root))
+        return self._found.paths.name(path)
 
     # The log
 

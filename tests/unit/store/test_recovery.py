@@ -333,17 +333,6 @@ def test_a_topic_made_anew_keeps_its_new_messages_after_a_crash(tmp_path: Path) 
     assert bodies(open_store(tmp_path)) == [b"new-0", b"new-1"]
 
 
-def test_without_a_log_everything_begins_anew(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
-    fill(store)
-    store.close()
-    shutil.rmtree(tmp_path / "commitlog")
-    store = open_store(tmp_path)
-    assert store.topics() == []
-    assert store.append(message(UNIQ_KEY="u")).physical_offset == 0
-    assert len(store.find_by_key("orders", "u", 1, 0, 2**62)) == 1
-
-
 def test_a_hole_between_log_files_is_named(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     for _ in range(3):

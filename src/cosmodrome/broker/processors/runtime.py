@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 from cosmodrome.broker.statistics import Rate
 from cosmodrome.codes import OUR_VERSION
-from cosmodrome.config import properties_text
+from cosmodrome.config import StoreConfig, properties_text
 from cosmodrome.errors import RequestError
 from cosmodrome.net.connection import Connection
 from cosmodrome.wire.bodies import BrokerStats, KVTable, StatsItem, encode_data_version
@@ -50,9 +51,22 @@ def _behind(broker: Broker, name: str, key: str) -> tuple[Rate, Rate, Rate] | No
 
 async def get_config(broker: Broker, _connection: Connection, command: Command) -> Command:
     """GET_BROKER_CONFIG: every key this broker obeys, with its value, as a properties file."""
-    text = properties_text(broker.config, broker.store_config)
+    text = properties_text(broker.config, _with_paths(broker))
     version = encode_data_version(broker.topics.data_version).decode()
     return command.reply(header=BrokerConfigReply(version), body=text.encode())
+
+
+def _with_paths(broker: Broker) -> StoreConfig:
+    """The store's config with the places of its parts, also of those that lie where they lie by default."""
+    paths = broker.store.paths
+    return dataclasses.replace(
+        broker.store_config,
+        store_path_commit_log=str(paths.commit_log),
+        store_path_consume_queue=str(paths.consume_queue),
+        store_path_index=str(paths.index),
+        store_checkpoint=str(paths.checkpoint),
+        abort_file=str(paths.abort),
+    )
 
 
 async def get_runtime_info(broker: Broker, _connection: Connection, command: Command) -> Command:
@@ -107,13 +121,14 @@ def _queues(broker: Broker) -> dict[str, object]:
 
 async def _disk(broker: Broker) -> dict[str, object]:
     store = broker.store
-    used = await store.cleaner.measure()
+    await store.cleaner.measure()
+    shares = store.cleaner.shares
     first = store.record_at(store.min_physical_offset)
     return {
         "commitLogMinOffset": store.min_physical_offset,
         "commitLogMaxOffset": store.max_physical_offset,
-        "commitLogDiskRatio": used,
-        "consumeQueueDiskRatio": used,
+        "commitLogDiskRatio": shares.get("CL", 0.0),
+        "consumeQueueDiskRatio": shares.get("CQ", 0.0),
         "earliestMessageTimeStamp": -1 if first is None else head_at(first, 0, len(first)).store_timestamp,
         "dispatchBehindBytes": store.dispatch_behind_bytes,
         "remainHowManyDataToFlush": store.max_physical_offset - store.flusher.flushed,
