@@ -230,6 +230,7 @@ class BrokerConfig(_FromProperties):
     broker_topic_enable: bool = True
     auto_create_subscription_group: bool = True
     long_polling_enable: bool = True
+    vip_listener_enable: bool = True  # a key of our own: Apache's brokers always have it
     short_polling_time_mills: int = 1_000
     notify_consumer_ids_changed_enable: bool = True
     flush_consumer_offset_interval: int = 5_000
@@ -335,6 +336,7 @@ class ClientConfig(_FromProperties):
     rebalance_interval_ms: int = 20_000
     call_timeout_ms: int = 3_000
     trace_topic: str = "RMQ_SYS_TRACE_TOPIC"
+    vip_channel_enabled: bool = False
     tls: bool = False
     tls_ca_file: str = ""  # whom to trust, else whom this machine trusts
     tls_check: TlsCheck = TlsCheck.FULL
@@ -343,6 +345,7 @@ class ClientConfig(_FromProperties):
         for name in _TEXTS:
             _require(isinstance(getattr(self, name), str), name, "text")
         _require(isinstance(self.tls, bool), "tls", "True or False")
+        _require(isinstance(self.vip_channel_enabled, bool), "vip_channel_enabled", "True or False")
         _require(self.tls or not self.tls_ca_file, "tls_ca_file", "given together with tls=True")
         _require(self.tls_check in [*TlsCheck], "tls_check", "one of " + ", ".join(TlsCheck))
         object.__setattr__(self, "tls_check", TlsCheck(self.tls_check))  # may be given by its value

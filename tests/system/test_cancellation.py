@@ -159,7 +159,7 @@ async def nothing_is_left(client: Startable, cluster: Cluster) -> None:
     assert not [task for task in asyncio.all_tasks() if client_id in task.get_name()]
     clients = cluster.broker.clients
     await until(lambda: not clients.producers("app") and clients.find_consumers("billing") is None)
-    await until(lambda: not cluster.broker._server.connections)
+    await until(lambda: not cluster.broker._servers[0].connections)
 
 
 @asynccontextmanager

@@ -32,11 +32,11 @@ from cosmodrome.broker.transactions import Transactions
 from cosmodrome.clock import Clock, SystemClock
 from cosmodrome.codes import RequestCode
 from cosmodrome.config import BrokerConfig, NetConfig, StoreConfig
-from cosmodrome.errors import FlushTimeout, NoPermission, ServiceNotAvailable
+from cosmodrome.errors import ConfigError, FlushTimeout, NoPermission, RequestCodeNotSupported, ServiceNotAvailable
 from cosmodrome.filter.subscriptions import GroupFilters
 from cosmodrome.model import SCHEDULE_TOPIC, Perm, Property
 from cosmodrome.net.caller import Caller
-from cosmodrome.net.connection import Connection
+from cosmodrome.net.connection import Connection, Handler
 from cosmodrome.net.server import Server
 from cosmodrome.store.cleaner import DiskUsed, disk_used
 from cosmodrome.store.message import Appended, Durability, StoreMessage
@@ -52,6 +52,18 @@ log = logging.getLogger(__name__)
 
 POLL_SWEEP_MS = 500
 CLIENT_SCAN_MS = 10_000
+# The second listener is so far below the first. Java's clients up to 4.4 send there unless told otherwise.
+VIP_DISTANCE = 2
+NOT_FOR_VIP = frozenset(
+    {
+        RequestCode.PULL_MESSAGE,
+        RequestCode.LITE_PULL_MESSAGE,
+        RequestCode.PEEK_MESSAGE,
+        RequestCode.POP_MESSAGE,
+        RequestCode.NOTIFICATION,
+        RequestCode.POLLING_INFO,
+    }
+)
 
 Waiter = asyncio.Future[None]
 
@@ -87,13 +99,9 @@ class Broker:
         self._make_services(self._root / "config")
         self.statistics = Statistics(config.broker_cluster_name, self.clock.now_ms(), self.topics.is_system)
         self.overload = Overload(config, store_config.os_page_cache_busy_time_out_mills)
-        self._server = Server(
-            self._handle,
-            config.bind_address,
-            config.listen_port,
-            config=self._net_config,
-            on_close=self._connection_lost,
-        )
+        self._servers = [self._new_server(self._handle, config.listen_port)]
+        if config.vip_listener_enable and config.listen_port > VIP_DISTANCE:  # 0 is any port: nobody looks below it
+            self._servers.append(self._new_server(self._handle_vip, config.listen_port - VIP_DISTANCE))
         # What a send adds to every message, made once.
         self.stored_properties = props.encode(
             {
@@ -102,6 +110,10 @@ class Broker:
                 Property.CLUSTER: config.broker_cluster_name,
             }
         )
+
+    def _new_server(self, handler: Handler, port: int) -> Server:
+        on_close = self._connection_lost
+        return Server(handler, self.config.bind_address, port, config=self._net_config, on_close=on_close)
 
     def _load_tables(self, folder: Path) -> None:
         """What processors look things up in; some of it outlives the broker, in `folder`."""
@@ -155,17 +167,31 @@ class Broker:
 
     async def start(self) -> None:
         """Serve, and tell the name servers; from here on `address` is known. Then await `run`."""
-        await self._server.start()
+        await self._listen()
         host = self.config.broker_ip1 or advertised_host(self.config.bind_address)
         if host != self.config.bind_address and self.config.bind_address.startswith("127."):
             log.warning(
                 "clients are told to come to %s, but only %s is bound; set bindAddress", host, self.config.bind_address
             )
-        self.address = f"{host}:{self._server.port}"
-        self.packed_address = pack_host(host, self._server.port)
+        port = self._servers[0].port
+        self.address = f"{host}:{port}"
+        self.packed_address = pack_host(host, port)
         self.unique_ids = UniqueIds(self.packed_address[:4], os.getpid())
         await self.registration.start(self.address)
         log.info("broker %s serves on %s, store in %s", self.config.broker_name, self.address, self._root)
+
+    async def _listen(self) -> None:
+        main, *vip = self._servers
+        await main.start()
+        try:
+            for server in vip:
+                await server.start()
+        except ConfigError as error:
+            await main.close()
+            raise ConfigError(
+                f"{error}; this is the VIP listener of port {main.port}: choose another listenPort, "
+                "or set vipListenerEnable=false if no client has vipChannelEnabled"
+            ) from error
 
     async def run(self, stop: asyncio.Event) -> None:
         """Keep serving until `stop` is set, then close. A background part that fails ends the broker loudly."""
@@ -213,7 +239,7 @@ class Broker:
         """Answer what is in hand and close every connection."""
         self._wake(self.long_polls.take_all())
         self.pops.close()
-        await self._server.close()
+        await asyncio.gather(*(server.close() for server in self._servers))
 
     # --- what processors use
 
@@ -300,6 +326,11 @@ class Broker:
                 overload.note(refusal, self.clock.now_ms())
                 return refuse(command, refusal)
         return answer(self, connection, command)
+
+    def _handle_vip(self, connection: Connection, command: Command) -> Coroutine[Any, Any, Command]:
+        if command.code in NOT_FOR_VIP:
+            return refuse(command, RequestCodeNotSupported(command.code))
+        return self._handle(connection, command)
 
     def _put_delivered(self, message: StoreMessage) -> Appended:
         """A message whose time has come is not looked at again: it still says which delay it had."""

@@ -20,6 +20,7 @@ from cosmodrome.client.lifecycle import cancelled
 from cosmodrome.client.name_server_lookup import NameServerLookup
 from cosmodrome.client.name_servers import NameServers
 from cosmodrome.client.routes import NewTopics, Routes
+from cosmodrome.client.vip import VipCaller
 from cosmodrome.clock import Clock
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.config import ClientConfig, NetConfig
@@ -82,6 +83,10 @@ class _HookedCaller(Caller):
         await super().oneway(address, command)
 
 
+class _HookedVipCaller(_HookedCaller, VipCaller):
+    """Shows requests with the address of the broker, whichever channel they take."""
+
+
 class Instance:
     """A client id, connections, routes and a heartbeat.
 
@@ -122,10 +127,8 @@ class Instance:
         net = NetConfig(reconnect_max_ms=RECONNECT_MAX_MS)
         check_hooks("rpc_hooks", rpc_hooks, ("before_request", "after_response"))
         tls = client_context(config.tls_ca_file, config.tls_check) if config.tls else None
-        self.caller = (
-            _HookedCaller(rpc_hooks, self._answer, config=net, on_close=self._connection_lost, tls=tls)
-            if rpc_hooks
-            else Caller(self._answer, config=net, on_close=self._connection_lost, tls=tls)
+        self.caller = _new_caller(
+            rpc_hooks, self._answer, net, self._connection_lost, tls, vip=config.vip_channel_enabled
         )
         self.name_servers = _name_servers(self.caller, config)
         self.routes = Routes(
@@ -324,6 +327,22 @@ class Instance:
         except Exception:
             log.exception("answering %s of %s failed", command, connection.peer)
             return command.reply(ResponseCode.SYSTEM_ERROR, remark="internal error; see the client's log")
+
+
+def _new_caller(
+    hooks: Sequence[RpcHook],
+    handler: Handler,
+    net: NetConfig,
+    on_close: ConnectionCallback,
+    tls: ssl.SSLContext | None,
+    *,
+    vip: bool,
+) -> Caller:
+    if hooks:
+        hooked = _HookedVipCaller if vip else _HookedCaller
+        return hooked(hooks, handler, config=net, on_close=on_close, tls=tls)
+    plain = VipCaller if vip else Caller
+    return plain(handler, config=net, on_close=on_close, tls=tls)
 
 
 def _name_servers(caller: Caller, config: ClientConfig) -> NameServers:

@@ -63,7 +63,8 @@ class BrokerNode:
         await broker.start()
         self._release_port()
         self._broker, self.address = broker, broker.address
-        self._config = dataclasses.replace(self._config, listen_port=int(broker.address.rpartition(":")[2]))
+        port = int(broker.address.rpartition(":")[2])
+        self._config = dataclasses.replace(self._config, listen_port=port, vip_listener_enable=False)
         self._stop = asyncio.Event()
         self._ended = asyncio.create_task(broker.run(self._stop), name=self.name)
 

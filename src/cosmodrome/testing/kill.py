@@ -15,11 +15,11 @@ from cosmodrome.net.caller import Caller
 
 
 def cut_off_broker(broker: Broker) -> None:
-    server = broker._server
-    if server._listener is not None:
-        server._listener.close()
-    for connection in list(server.connections):
-        connection.abort()
+    for server in broker._servers:
+        if server._listener is not None:
+            server._listener.close()
+        for connection in list(server.connections):
+            connection.abort()
     cut_off(broker._caller)
 
 
