@@ -59,7 +59,7 @@ def table(outcome: Outcome, title: str) -> list[dict[str, Any]]:
 
 
 def pub(msg_id: str, at: int, topic: str = "orders", kind: int = TracedType.NORMAL, **more: Any) -> Pub:
-    given: dict[str, Any] = {"tags": "paid", "keys": f"k-{msg_id}", "cost_ms": 4, "success": True, **more}
+    given: dict[str, Any] = {"tags": "paid", "keys": f"k-{msg_id}", "cost_ms": 4, "success": True, "offset_msg_id": "", **more}
     return Pub(
         at,
         "",
@@ -72,7 +72,7 @@ def pub(msg_id: str, at: int, topic: str = "orders", kind: int = TracedType.NORM
         10,
         given["cost_ms"],
         kind,
-        "",
+        given["offset_msg_id"],
         given["success"],
     )
 
@@ -114,6 +114,7 @@ def test_a_trace_report(spark: SparkSession, rocketmq: Cluster, run: RunPipeline
         pub("LOST", base + 20),
         pub("OTHER-TAG", base + 20, tags="free"),
         pub("FAILED", base + 20, success=False),
+        pub("NOT-YET-SAFE", base + 20, success=False, offset_msg_id="id"),
         pub("DELAYED", base + 20, kind=TracedType.DELAYED),
         pub("ROLLED-BACK", base + 20, kind=TracedType.TRANSACTION_HALF),
         pub("COMMITTED", base + 20, kind=TracedType.TRANSACTION_HALF),
@@ -135,7 +136,7 @@ def test_a_trace_report(spark: SparkSession, rocketmq: Cluster, run: RunPipeline
 
     sends = {row["topic"]: row for row in table(outcome, "sent")}
     assert (sends["real"]["messages"], sends["real"]["failed"], sends["real"]["successRate"]) == (21, 0, 1.0)
-    assert (sends["orders"]["messages"], sends["orders"]["failed"]) == (110, 1)
+    assert (sends["orders"]["messages"], sends["orders"]["failed"]) == (111, 2)
     assert (sends["orders"]["sendP50Ms"], sends["orders"]["sendMaxMs"]) == (4, 900)
     groups = {(row["topic"], row["group"]): row for row in table(outcome, "consumed")}
     real = groups["real", "readers"]
@@ -147,16 +148,16 @@ def test_a_trace_report(spark: SparkSession, rocketmq: Cluster, run: RunPipeline
         0,
     )
     billing = groups["orders", "billing"]
-    assert (billing["messages"], billing["lost"], billing["successRate"], billing["consumeP50Ms"]) == (103, 2, 1.0, 5)
+    assert (billing["messages"], billing["lost"], billing["successRate"], billing["consumeP50Ms"]) == (103, 3, 1.0, 5)
     assert (billing["waitP50Ms"], billing["waitP99Ms"], billing["waitMaxMs"]) == (49, 99, 4_540)
     old_group = groups["orders", "old"]
     assert (old_group["failed"], old_group["unsuccessful"], old_group["consumeMaxMs"]) == (1, 1, 7)
     lost = rows(spark, tmp_path / "trace-report" / "lost")
-    assert {row["msgId"] for row in lost if row["group"] == "billing"} == {"LOST", "COMMITTED"}
+    assert {row["msgId"] for row in lost if row["group"] == "billing"} == {"LOST", "NOT-YET-SAFE", "COMMITTED"}
     slowest = [(row["stage"], row["msgId"]) for row in table(outcome, "slowest")]
     assert len(slowest) == 6
     assert {("send", "LATE"), ("wait", "LATE")} <= set(slowest)
-    assert outcome.numbers["sent"] == 131
+    assert outcome.numbers["sent"] == 132
     page = (tmp_path / "page" / "report.html").read_text()
     assert "LOST" in page
     assert "<svg" in page

@@ -62,7 +62,9 @@ def _time(timestamp: int) -> str:
 def _told(record: TraceRecord) -> str:
     match record:
         case Pub():
-            what = "sent" if record.success else "not sent"
+            # Stored, but not as safely as the broker promises: the trace of such a send has an id, and no success.
+            unsafely = "sent, not yet safe," if record.offset_msg_id else "not sent"
+            what = "sent" if record.success else unsafely
             kind = "" if record.msg_type == TracedType.NORMAL else f", {_name(TracedType, record.msg_type)}"
             labels = (f" tag {record.tags}" if record.tags else "") + (f" key {record.keys}" if record.keys else "")
             return (

@@ -9,7 +9,7 @@ A failed send counts as one that took 30 s. A producer's options may set other l
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 LATENCY_MS = (50, 100, 550, 1_000, 2_000, 3_000, 15_000)
@@ -47,9 +47,12 @@ class Faults:
         seen = self._seen.get(broker_name)
         return seen is None or now_ms >= seen.avoided_until_ms
 
-    def pick_one_at_least(self, now_ms: int) -> str | None:
-        """One of the better half, in turn, when none is good: the available, the quick and the soon free come first."""
-        ranked = sorted(self._seen, key=lambda name: self._rank(name, now_ms))
+    def pick_one_at_least(self, now_ms: int, brokers: Collection[str]) -> str | None:
+        """Return one of the better half of these brokers, in turn, when none is good; None if none was seen.
+
+        The available, the quick and the soon available are the better ones.
+        """
+        ranked = sorted(self._seen.keys() & brokers, key=lambda name: self._rank(name, now_ms))
         if not ranked:
             return None
         self._picks += 1
@@ -58,7 +61,3 @@ class Faults:
     def _rank(self, broker_name: str, now_ms: int) -> tuple[bool, float, int]:
         seen = self._seen[broker_name]
         return now_ms < seen.avoided_until_ms, seen.latency_ms, seen.avoided_until_ms
-
-    def forget(self, broker_name: str) -> None:
-        """The broker is in no route any more."""
-        self._seen.pop(broker_name, None)

@@ -225,9 +225,9 @@ class Producer(Administration):
                 if ready.is_unpacked:
                     ready = await self._packed_aside(ready, deadline)
                 if chosen is None:
-                    route = await self._sending.route(ready.topic, deadline)
-                    chosen = self._sending.next_queue(ready.topic, route.publish_queues)
-                await self._sending.oneway(chosen, ready._replace(place=place), deadline - now())
+                    await self._sending.oneway_anywhere(ready, deadline)
+                else:
+                    await self._sending.oneway(chosen, ready._replace(place=place), deadline - now())
 
     async def send_batch(
         self,

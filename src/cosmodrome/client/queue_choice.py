@@ -80,7 +80,8 @@ class Turns:
         if topic not in self._turns:
             self._turns[topic] = random.randrange(len(queues))
         if self._faults is not None:
-            return self._next_good(topic, queues, now_ms, self._faults)
+            others = [queue for queue in queues if queue.broker_name != failed_broker] if failed_broker else queues
+            return self._next_good(topic, others or queues, now_ms, self._faults)
         if failed_broker is None:
             return self._next(topic, queues)
         return self._next(topic, queues, lambda queue: queue.broker_name != failed_broker)
@@ -96,10 +97,9 @@ class Turns:
         return queues[turn % len(queues)]
 
     def _next_good(self, topic: str, queues: Sequence[MessageQueue], now_ms: int, faults: Faults) -> MessageQueue:
-        """One of an available broker; else one of the least bad broker; else any."""
-        if any(faults.is_available(name, now_ms) for name in {queue.broker_name for queue in queues}):
+        """One of an available broker; else one of the least bad broker."""
+        brokers = {queue.broker_name for queue in queues}
+        if any(faults.is_available(name, now_ms) for name in brokers):
             return self._next(topic, queues, lambda queue: faults.is_available(queue.broker_name, now_ms))
-        least_bad = faults.pick_one_at_least(now_ms)
-        if least_bad is not None and all(queue.broker_name != least_bad for queue in queues):
-            faults.forget(least_bad)
+        least_bad = faults.pick_one_at_least(now_ms, brokers)
         return self._next(topic, queues, lambda queue: queue.broker_name == least_bad)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Coroutine, Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Final, TypeVar
 
 from cosmodrome.client import hooks, outgoing
 from cosmodrome.client.faults import Faults
@@ -35,6 +35,8 @@ from cosmodrome.wire import properties as properties_string
 from cosmodrome.wire.command import ONEWAY_BIT, Command
 from cosmodrome.wire.requests import SendMessage, SendReply
 from cosmodrome.wire.trace import Pub
+
+T = TypeVar("T")
 
 # Before a further try at a broker that has failed, when there is no other.
 SAME_BROKER_PAUSE_MS = 100
@@ -177,16 +179,14 @@ class Sending:
     ) -> Coroutine[Any, Any, SendResult]:
         if self._faults is None:
             return self.to(queue, ready, seconds, mode)
-        return self._noted(self._faults, queue, ready, seconds, mode)
+        return self._noted(self._faults, queue, lambda: self.to(queue, ready, seconds, mode))
 
-    async def _noted(
-        self, faults: Faults, queue: MessageQueue, ready: Outgoing, seconds: float, mode: SendMode
-    ) -> SendResult:
+    async def _noted(self, faults: Faults, queue: MessageQueue, send: Callable[[], Awaitable[T]]) -> T:
         """One try whose duration is remembered of the broker."""
         began = now()
         failed = False
         try:
-            return await self.to(queue, ready, seconds, mode)
+            return await send()
         except BrokerError as refusal:
             failed = refusal.code in RETRIED_CODES  # any other speaks of the message, not of the broker
             raise
@@ -231,11 +231,11 @@ class Sending:
                 raise BrokerError(reply.code, reply.remark or "", address)
         except CosmodromeError:
             if tracer is not None:
-                self._trace(tracer, ready, address, began_ms, None)
+                self._trace(tracer, ready, address, began_ms)
             raise
         stored = SendReply.decode(reply)
         if tracer is not None:
-            self._trace(tracer, ready, address, began_ms, stored)
+            self._trace(tracer, ready, address, began_ms, stored, is_safe=status is SendStatus.SEND_OK)
         return SendResult(
             status,
             ready.unique_id,
@@ -260,6 +260,15 @@ class Sending:
         if queue.queue_id == queue_id and queue.topic == topic:
             return queue
         return MessageQueue(topic, queue.broker_name, queue_id)
+
+    async def oneway_anywhere(self, ready: Outgoing, deadline: float) -> None:
+        """Hand over to any broker, and remember of it how long that took or that it failed, as Java's clients do."""
+        route = await self.route(ready.topic, deadline)
+        queue = self.next_queue(ready.topic, route.publish_queues)
+        if self._faults is None:
+            await self.oneway(queue, ready, deadline - now())
+        else:
+            await self._noted(self._faults, queue, lambda: self.oneway(queue, ready, deadline - now()))
 
     async def oneway(self, queue: MessageQueue, ready: Outgoing, seconds: float) -> None:
         """Hand over to the connection; nothing tells whether it arrived."""
@@ -331,8 +340,21 @@ class Sending:
         )
         return Command(_SEND_BATCH if ready.is_batch else _SEND, header.lettered_fields(), ready.body)
 
-    def _trace(self, tracer: Tracer, ready: Outgoing, address: str, began_ms: int, stored: SendReply | None) -> None:
-        """Write down how a try ended; `stored` is None if it failed. A broker may ask not to."""
+    def _trace(
+        self,
+        tracer: Tracer,
+        ready: Outgoing,
+        address: str,
+        began_ms: int,
+        stored: SendReply | None = None,
+        *,
+        is_safe: bool = False,
+    ) -> None:
+        """Write down how a try ended; `stored` is None if it failed. A broker may ask not to.
+
+        As with Java's clients, only SEND_OK is a success. A message that is stored less safely has no success, but an
+        offset message id.
+        """
         if stored is not None and stored.trace_on is False:
             return
         properties = properties_string.decode(ready.properties)
@@ -350,7 +372,7 @@ class Sending:
             self._clock.now_ms() - began_ms,
             outgoing.traced_type(properties),
             stored.msg_id if stored is not None else "",
-            success=stored is not None,
+            success=is_safe,
         )
         tracer.note(record, ready.unique_id, keys)
 

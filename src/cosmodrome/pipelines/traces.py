@@ -39,6 +39,7 @@ _COLUMNS = {
     "cost_ms": pa.int64(),
     "msg_type": pa.int64(),
     "success": pa.bool_(),
+    "offset_msg_id": pa.string(),
     "request_id": pa.string(),
     "retry_times": pa.int64(),
     "outcome": pa.int64(),
@@ -50,6 +51,7 @@ _NAMES = {
     "body_size": "bodySize",
     "cost_ms": "costMs",
     "msg_type": "msgType",
+    "offset_msg_id": "offsetMsgId",
     "request_id": "requestId",
     "retry_times": "retryTimes",
 }
@@ -97,7 +99,7 @@ def visible(records: DataFrame) -> DataFrame:
 
     A message of a transaction can be when that is committed. One that was taken back, or rolled back, is not there.
     """
-    sent = sends(records).where("success")
+    sent = sends(records).where("success OR offsetMsgId <> ''")  # stored, if perhaps not safely
     plain = sent.where(F.col("msgType") != TracedType.TRANSACTION_HALF)
     plain = plain.withColumn("storedMs", F.col("timestamp") + F.expr("costMs div 2"))
     halves = sent.where(F.col("msgType") == TracedType.TRANSACTION_HALF)

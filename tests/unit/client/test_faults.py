@@ -78,7 +78,7 @@ def test_one_is_always_picked_among_those_seen_and_it_is_of_the_better_half(note
     for name, latency_ms, failed in notes:
         faults.note(name, latency_ms, 0, failed=failed)
         latest[name] = (avoided_ms(30_000 if failed else latency_ms) > 0, latency_ms)
-    picked = {faults.pick_one_at_least(0) for _ in range(8)}
+    picked = {faults.pick_one_at_least(0, latest) for _ in range(8)}
     if not latest:
         assert picked == {None}
         return
@@ -87,9 +87,9 @@ def test_one_is_always_picked_among_those_seen_and_it_is_of_the_better_half(note
     assert len(picked) == max(len(latest) // 2, 1)
 
 
-def test_a_forgotten_broker_is_picked_no_more() -> None:
+def test_only_a_broker_that_will_do_is_picked() -> None:
     faults = Faults()
-    faults.note("a", 1, 0, failed=True)
-    faults.forget("a")
-    assert faults.pick_one_at_least(0) is None
-    assert faults.is_available("a", 0)
+    faults.note("a", 600, 0)
+    faults.note("b", 20_000, 0)
+    assert faults.pick_one_at_least(0, {"b", "c"}) == "b"
+    assert faults.pick_one_at_least(0, {"c"}) is None

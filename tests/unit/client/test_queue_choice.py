@@ -115,10 +115,21 @@ def test_if_none_is_available_one_of_the_better_half_is_taken() -> None:
     assert {queue.queue_id for queue in used} == {0, 1}
 
 
-def test_a_broker_without_queues_of_the_topic_is_forgotten_and_any_queue_taken() -> None:
+def test_a_better_broker_without_queues_of_the_topic_is_of_no_use_to_it() -> None:
     faults = Faults()
     turns = Turns(faults)
-    faults.note("gone", 600, 0)
-    faults.note("a", 20_000, 0)
-    assert turns.next("T", queues(2, "a"), 0).broker_name == "a"
-    assert faults.is_available("gone", 0)
+    faults.note("elsewhere", 600, 0)
+    faults.note("a", 16_000, 0)
+    faults.note("b", 20_000, 0)
+    assert {turns.next("T", queues(2, "a", "b"), 0).broker_name for _ in range(4)} == {"a"}
+    assert not faults.is_available("elsewhere", 0)
+
+
+@pytest.mark.parametrize("seen", [{}, {"b": 600}, {"a": 16_000, "b": 20_000, "c": 20_000}])
+def test_a_try_that_follows_another_goes_to_another_broker_whatever_was_seen_of_it(seen: dict[str, int]) -> None:
+    faults = Faults()
+    turns, all_queues = Turns(faults), queues(2, "a", "b", "c")
+    for broker, latency_ms in seen.items():
+        faults.note(broker, latency_ms, 0)
+    assert "a" not in {turns.next("T", all_queues, 0, "a").broker_name for _ in range(12)}
+    assert turns.next("T", queues(2, "a"), 0, "a").broker_name == "a"

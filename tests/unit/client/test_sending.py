@@ -12,10 +12,11 @@ from cosmodrome.client.producer_options import ProducerOptions
 from cosmodrome.client.sending import RETRIED_CODES, SAME_BROKER_PAUSE_MS
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.errors import CallTimeout, ConnectionFailed, CosmodromeError, SendFailed
-from cosmodrome.model import Message, MessageQueue, SendResult, SendStatus
+from cosmodrome.model import TRACE_TOPIC, Message, MessageQueue, SendResult, SendStatus
 from cosmodrome.testing import FakeClock
+from cosmodrome.wire import trace
 from cosmodrome.wire.command import Command
-from cosmodrome.wire.requests import SendReply
+from cosmodrome.wire.requests import SendMessage, SendReply
 from tests.unit.client.fake_cluster import FakeBroker, fake_cluster
 
 SEND = RequestCode.SEND_MESSAGE_V2
@@ -29,12 +30,12 @@ def answering(code: int) -> Callable[[Command], Command]:
     return lambda command: command.reply(code, header=header, remark="no")
 
 
-async def outcome_of(sending: Awaitable[SendResult]) -> str:
+async def outcome_of(sending: Awaitable[SendResult | None]) -> str:
     try:
         result = await sending
     except CosmodromeError as error:
         return type(error).__name__
-    return result.status
+    return "no answer" if result is None else result.status
 
 
 def test_the_retried_codes_are_javas() -> None:
@@ -225,6 +226,75 @@ async def test_if_all_are_bad_one_is_still_used() -> None:
         for broker in cluster.brokers:
             del broker.answers[SEND]
         assert (await producer.send(Message("T", b"x"))).status is SendStatus.SEND_OK
+
+
+async def test_a_broker_that_stores_unsafely_is_followed_by_another_also_if_slow_ones_are_avoided() -> None:
+    options = ProducerOptions(avoid_slow_brokers=True, retry_another_broker_when_not_store_ok=True)
+    async with fake_cluster("a", "b", T=8) as cluster, Producer("g", cluster.namesrv, options=options) as producer:
+        a = cluster.named("a")
+        a.answers[SEND] = lambda command: command.reply(
+            ResponseCode.FLUSH_DISK_TIMEOUT, header=SendReply("id", SendMessage.decode(command).queue_id, 0)
+        )
+        results = [await producer.send(Message("T", b"x")) for _ in range(16)]
+        assert {(result.status, result.queue.broker_name) for result in results} == {(SendStatus.SEND_OK, "b")}
+        assert a.asked.count(SEND) >= 1
+
+
+async def test_what_a_one_way_send_meets_is_remembered_of_its_broker() -> None:
+    options = ProducerOptions(avoid_slow_brokers=True)
+    async with fake_cluster("a", "b", T=2) as cluster, Producer("g", cluster.namesrv, options=options) as producer:
+        await producer.publish_queues("T")
+        await cluster.named("a").close()
+        outcomes = [await outcome_of(producer.send_oneway(Message("T", b"x"))) for _ in range(8)]
+        assert outcomes.count("ConnectionFailed") == 1
+        assert await sent(producer, 4) == {"b"}
+
+
+async def test_a_one_way_send_to_a_chosen_queue_says_nothing_of_others() -> None:
+    """As with Java's clients, in which those who choose a queue also take the consequences."""
+    options = ProducerOptions(avoid_slow_brokers=True)
+    async with fake_cluster("a", "b", T=1) as cluster, Producer("g", cluster.namesrv, options=options) as producer:
+        (queue, _) = await producer.publish_queues("T")
+        await cluster.named("a").close()
+        assert await outcome_of(producer.send_oneway(Message("T", b"x"), queue)) == "ConnectionFailed"
+        outcomes = [await outcome_of(producer.send_oneway(Message("T", b"x"))) for _ in range(2)]
+        assert outcomes.count("ConnectionFailed") == 1
+
+
+# --- traces
+
+
+@pytest.mark.parametrize(
+    ("code", "is_success", "offset_msg_id"),
+    [
+        (ResponseCode.SUCCESS, True, "id"),
+        (ResponseCode.FLUSH_DISK_TIMEOUT, False, "id"),
+        (ResponseCode.SLAVE_NOT_AVAILABLE, False, "id"),
+        (ResponseCode.FLUSH_SLAVE_TIMEOUT, False, "id"),
+        (ResponseCode.MESSAGE_ILLEGAL, False, ""),
+    ],
+)
+async def test_only_what_is_stored_safely_is_traced_as_a_success(
+    code: int, is_success: bool, offset_msg_id: str
+) -> None:
+    async with fake_cluster("a", T=1, RMQ_SYS_TRACE_TOPIC=1) as cluster:
+        async with Producer("g", cluster.namesrv, trace=True) as producer:
+
+            def answer(command: Command) -> Command:
+                request = SendMessage.decode(command)
+                if request.topic == TRACE_TOPIC:
+                    traced.extend(trace.decode(command.body))
+                    return command.reply(header=SendReply("trace", 0, 0))
+                if offset_msg_id:
+                    return command.reply(code, header=SendReply(offset_msg_id, 0, 0, msg_region="R"))
+                return command.reply(code)
+
+            traced: list[trace.TraceRecord] = []
+            cluster.broker.answers[SEND] = answer
+            await outcome_of(producer.send(Message("T", b"x")))
+        (record,) = traced
+    assert isinstance(record, trace.Pub)
+    assert (record.success, record.offset_msg_id) == (is_success, offset_msg_id)
 
 
 # --- cancelling
