@@ -59,7 +59,14 @@ def table(outcome: Outcome, title: str) -> list[dict[str, Any]]:
 
 
 def pub(msg_id: str, at: int, topic: str = "orders", kind: int = TracedType.NORMAL, **more: Any) -> Pub:
-    given: dict[str, Any] = {"tags": "paid", "keys": f"k-{msg_id}", "cost_ms": 4, "success": True, "offset_msg_id": "", **more}
+    given: dict[str, Any] = {
+        "tags": "paid",
+        "keys": f"k-{msg_id}",
+        "cost_ms": 4,
+        "success": True,
+        "offset_msg_id": "",
+        **more,
+    }
     return Pub(
         at,
         "",

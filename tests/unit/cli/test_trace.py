@@ -23,7 +23,6 @@ def test_the_kind_of_an_end_is_named_unless_it_is_plain_success(outcome: int, su
     assert _told(record) == f"{told} group billing in 5 ms"
 
 
-
 @pytest.mark.parametrize(
     ("success", "offset_msg_id", "beginning"),
     [
