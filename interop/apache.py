@@ -91,6 +91,11 @@ class ApacheServer(Child):
         env = {**os.environ, "ROCKETMQ_HOME": str(home)}
         super().__init__(f"{main.rpartition('.')[2]} {version}", [*command, "-c", str(file)], home / "stderr.log", env)
 
+    def stop(self) -> int:
+        """End it at once: it takes up to 17 s to end in good order, which is for those who read what it leaves."""
+        self.kill()
+        return self._process.returncode
+
 
 class ApacheNameServer(ApacheServer):
     """Apache's name server, answering once constructed."""

@@ -1,11 +1,13 @@
 """Child processes: started, listened to, and stopped by pid within a bound."""
 
 import random
+import shutil
 import socket
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self, TypeVar
@@ -16,6 +18,7 @@ LOG_TAIL_CHARS = 4_000
 _NEIGHBOURS = 3  # at most, on either side
 _PORTS = range(20_000 + _NEIGHBOURS, 32_000, 2 * _NEIGHBOURS + 1)
 _PORT_TRIES = 200
+_starter = ThreadPoolExecutor(1, "starter")
 _chance = random.SystemRandom()  # tests seed the other one, each process alike
 
 T = TypeVar("T")
@@ -88,9 +91,7 @@ class Child(Speaker):
     def __init__(self, name: str, command: Sequence[str], log: Path, env: Mapping[str, str] | None = None) -> None:
         super().__init__(name, log)
         with log.open("ab") as errors:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=env
-            )
+            self._process = _starter.submit(_start, command, errors, env).result()
         self._reader = threading.Thread(target=self._read, name=f"read-{name}", daemon=True)
         self._reader.start()
 
@@ -170,6 +171,16 @@ class Child(Speaker):
     def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
         assert pipe is not None, "both pipes are asked for at the start"
         return pipe
+
+
+def _start(command: Sequence[str], errors: IO[bytes], env: Mapping[str, str] | None) -> subprocess.Popen[bytes]:
+    """Start a process that ends with this one, however this one ends: a server left behind takes its share of the CPU.
+
+    The kernel sees to that, and counts the end of the thread that started the process as the end: hence _starter.
+    """
+    setpriv = shutil.which("setpriv")
+    bound = [setpriv, "--pdeathsig", "KILL", *command] if setpriv else command
+    return subprocess.Popen(bound, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=env)
 
 
 def free_port(before: int = 0, after: int = 0) -> int:

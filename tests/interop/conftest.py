@@ -22,13 +22,37 @@ from interop.lab import OURS, Cluster, Lab
 _names = itertools.count(1)
 
 _HERE = Path(__file__).resolve().parent
+_APACHE = "apache"
+# Cases at a cluster that no other module has may run beside those at the module's other clusters.
+_PARTS = ("guarded", "cluster_name", "name")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the cases of a file in one worker of `--dist loadgroup`: each worker has a laboratory of its own."""
-    for item in items:
-        if item.path.is_relative_to(_HERE):
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+    """Share the cases out to the workers of `--dist loadgroup`, longest groups first.
+
+    Each worker has a laboratory of its own. All that ask one of the Apache brokers that many modules share say so with
+    `xdist_group("apache")`, and are in one worker, so that of each generation one such broker runs.
+    """
+    mine = [item for item in items if isinstance(item, pytest.Function) and item.path.is_relative_to(_HERE)]
+    for item in mine:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(_group(item)))
+    others = [item for item in items if item not in {*mine}]
+    items[:] = [*others, *sorted(mine, key=_place)]
+
+
+def _group(item: pytest.Function) -> str:
+    """A case without a laboratory starts what it needs itself, and may run anywhere."""
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    part = next((str(params[name]) for name in _PARTS if name in params), "")
+    if part or "lab" in item.fixturenames:
+        return f"{item.path.stem} {part}".strip()
+    return item.name
+
+
+def _place(item: pytest.Function) -> int:
+    group = item.get_closest_marker("xdist_group")
+    return 0 if group is not None and group.args == (_APACHE,) else 1 if "lab" not in item.fixturenames else 2
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,11 +1,18 @@
-"""The comparison all cases rest on: it accepts what is right and catches every kind of damage. No servers needed."""
+"""What all cases rest on, without servers: the comparison accepts what is right and catches every kind of damage, and
+no process outlives the run that started it."""
 
+import os
+import signal
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from interop.apache import wait_settled
+from interop.child import Child
 from interop.messages import Load, Seen, Sent, body, check_arrived, check_same, index_of, offset_msg_id
 
 BROKER = "127.0.0.1:10911"
@@ -92,3 +99,30 @@ def test_a_body_tells_its_index_only_when_whole() -> None:
     assert index_of(body(12, 100)) == 12
     with pytest.raises(AssertionError):
         index_of(body(12, 100)[:-1] + b"?")
+
+
+PARENT = """
+import sys
+from pathlib import Path
+from interop.child import Child
+print(Child("child", ["sleep", "600"], Path(sys.argv[1])).pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_child_ends_with_the_process_that_started_it_however_that_ends(tmp_path: Path) -> None:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with Child("parent", [sys.executable, "-c", PARENT, str(tmp_path / "child.log")], tmp_path / "log", env) as parent:
+        child = int(parent.wait_line("", 60))
+        assert is_running(child)
+        os.kill(parent.pid, signal.SIGKILL)
+        wait_settled(lambda: not is_running(child), f"{child} runs")
+
+
+def is_running(pid: int) -> bool:
+    """Whether it does something still: one that ended may wait for whoever asks how."""
+    status = Path(f"/proc/{pid}/stat")
+    try:
+        return status.read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -28,7 +28,7 @@ RESET_BY_TIME = "offset.ResetOffsetByTimeCommand"
 
 Fresh = Callable[[str], str]
 
-pytestmark = pytest.mark.parametrize("version", CLIENT_VERSIONS)
+pytestmark = [pytest.mark.xdist_group("apache"), pytest.mark.parametrize("version", CLIENT_VERSIONS)]
 at_every_broker = pytest.mark.parametrize("cluster_name", ALL_CLUSTERS)
 
 
@@ -174,7 +174,7 @@ def test_java_s_consumer_is_asked_through_our_broker(
     assert by_client == {client_id: {str(queue_id): COUNT // QUEUES for queue_id in range(QUEUES)}}
 
 
-@pytest.mark.parametrize("orderly", [False, True])
+@pytest.mark.parametrize("orderly", [False, pytest.param(True, marks=pytest.mark.full)])  # 4.9 takes 20 s
 def test_java_s_consumer_is_reset_by_our_broker(
     lab: Lab, fresh: Fresh, cluster: Cluster, query: Query, load: Load, version: str, orderly: bool
 ) -> None:

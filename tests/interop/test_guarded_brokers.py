@@ -274,6 +274,13 @@ def test_commands(guarded: Guarded) -> None:
 # --- Spark
 
 
+# With 4.9.7 a whole Spark meets in test_spark_source every day.
+@pytest.mark.parametrize(
+    "guarded",
+    [pytest.param(SERVER_VERSIONS[0], marks=pytest.mark.full), SERVER_VERSIONS[1]],
+    indirect=True,
+    scope="module",
+)
 def test_spark_reads_and_writes(guarded: Guarded) -> None:
     """A whole Spark, as its commands start it: a query, and a stream from one topic to another."""
     with blocking.Producer("orders-producer", **guarded.as_app()) as producer:

@@ -54,6 +54,7 @@ def test_a_java_consumer_that_pops_gets_everything_once(folder: StoreFolder, bro
         assert later == []
 
 
+@pytest.mark.full  # more than a minute of invisible times
 def test_what_a_java_consumer_refuses_or_never_finishes_comes_again(folder: StoreFolder) -> None:
     """A refusal is a change of the invisible time, to 10 s; who ends in the midst of a message says nothing at all."""
     with folder.open_in_ours():
@@ -81,7 +82,9 @@ ACKED = range(0, COUNT, 2)
 OPEN = range(1, COUNT, 2)
 
 
-@pytest.mark.parametrize(("first", "kill"), [("ours", False), ("ours", True), ("apache", False)])
+@pytest.mark.parametrize(
+    ("first", "kill"), [pytest.param("ours", False, marks=pytest.mark.full), ("ours", True), ("apache", False)]
+)
 def test_what_is_out_goes_with_the_store(folder: StoreFolder, first: str, kill: bool) -> None:
     """One broker hands messages out and hears of half of them; the other brings back the rest, and only that."""
     openings: list[Callable[[], CosmodromeBroker | ApacheBroker]]

@@ -26,6 +26,8 @@ COUNT = 40
 PATIENCE_SECONDS = 120
 FIRST = ConsumeFrom.FIRST_OFFSET
 
+pytestmark = pytest.mark.xdist_group("apache")
+
 Fresh = Callable[[str], str]
 
 
