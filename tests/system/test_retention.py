@@ -17,9 +17,11 @@ from cosmodrome.config import KIB, BrokerConfig, StoreConfig
 from cosmodrome.model import GroupConfig
 from cosmodrome.net.caller import Caller
 from cosmodrome.store.mapped_file import MappedFile
+from cosmodrome.testing import FakeClock
 from cosmodrome.wire.command import Command
+from cosmodrome.wire.properties import encode
 from cosmodrome.wire.record import decode_records
-from cosmodrome.wire.requests import PullFlag, PullMessage, PullReply, SendMessage, TopicHeader
+from cosmodrome.wire.requests import PopMessage, PullFlag, PullMessage, PullReply, SendMessage, TopicHeader
 from tests.system.cluster import running
 
 TIMEOUT_MS = 5_000
@@ -63,8 +65,9 @@ class Wire:
         request = Command.request(code, header, body)  # type: ignore[arg-type]
         return await self._caller.call(self.broker.address, request, TIMEOUT_MS)
 
-    async def send(self, topic: str = TOPIC, body: bytes = BODY) -> Command:
-        header = SendMessage(GROUP, topic, "TBW102", 1, 0, 0, 1_700_000_000_000, 0, properties="UNIQ_KEY\x01u\x02")
+    async def send(self, topic: str = TOPIC, body: bytes = BODY, **properties: str) -> Command:
+        kept = encode({"UNIQ_KEY": "u", **properties})
+        header = SendMessage(GROUP, topic, "TBW102", 1, 0, 0, 1_700_000_000_000, 0, properties=kept)
         return await self.ask(RequestCode.SEND_MESSAGE, header, body)
 
     async def fill(self) -> None:
@@ -91,11 +94,14 @@ class Wire:
 
 
 @asynccontextmanager
-async def wire(root: Path, config: StoreConfig = STORE, **options: object) -> AsyncIterator[Wire]:
+async def wire(
+    root: Path, config: StoreConfig = STORE, clock: FakeClock | None = None, **options: object
+) -> AsyncIterator[Wire]:
     disk = Disk()
     broker = Broker(
         BrokerConfig(broker_name="broker-a", listen_port=0, **options),  # type: ignore[arg-type]
         dataclasses.replace(config, store_path_root_dir=str(root)),
+        clock=clock,
         used=disk,
     )
     await broker.start()
@@ -203,3 +209,154 @@ async def test_who_reads_what_has_left_memory_is_sent_to_a_replica(tmp_path: Pat
         await client.fill()
         slow = PullReply.decode(await client.pull(0))
         assert slow.suggest_which_broker_id == (3 if slave_read else 0)
+
+
+# What was promised for later
+
+LATER = dataclasses.replace(
+    STORE, message_delay_level="1s 1m", timer_roll_window_slot=90, flush_interval_commit_log=500
+)
+FIRST = f"{0:020d}"
+PROMISES = {
+    "undelivered messages of delay levels": {"DELAY": "2"},
+    "undelivered timed messages": {"TIMER_DELAY_SEC": "60"},
+    "undecided transactions": {
+        "TRAN_MSG": "true",
+        "PGROUP": GROUP,
+        "__transactionId__": "u",
+        "CHECK_IMMUNITY_TIME_IN_SECONDS": "60",
+    },
+}
+
+
+class Later:
+    """A broker on a clock that stands still; one message for later lies in the first file of its log, and all of its
+    files are old."""
+
+    def __init__(self, client: Wire, clock: FakeClock) -> None:
+        self.client, self.clock, self.broker = client, clock, client.broker
+
+    async def prepare(self) -> None:
+        for number in range(MESSAGES):
+            assert (await self.client.send(body=b"%d" % number + BODY)).code == ResponseCode.SUCCESS
+        await self.pass_by(1)
+        self.age()
+
+    def age(self) -> None:
+        seconds = self.clock.now_ms() / 1_000 - 100 * 3_600
+        for file in self.broker.store._log.files:
+            os.utime(file.path, (seconds, seconds))
+
+    async def pass_by(self, seconds: int) -> None:
+        """Let time pass, and what threads do meanwhile be done."""
+        store = self.broker.store
+        for _ in range(seconds):
+            await self.clock.advance(1_000)
+        for _ in range(30):  # as long as an unworthy flush may wait, and those who wait for it
+            await self.clock.advance(1_000)
+            await asyncio.sleep(0)
+        store.flusher.wake()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while store.flusher.flushed < store.max_physical_offset:
+                await self.clock.advance(500)
+                await asyncio.sleep(0.005)
+
+    async def clean(self) -> list[str]:
+        self.broker.store.cleaner.retention.delete_soon()
+        await self.broker.store.cleaner.clean()
+        return self.client.files("commitlog")
+
+
+@asynccontextmanager
+async def later(root: Path, config: StoreConfig = LATER, **options: object) -> AsyncIterator[Later]:
+    clock = FakeClock()
+    async with wire(root, config, clock, **options) as client:
+        yield Later(client, clock)
+
+
+@pytest.mark.parametrize("what", PROMISES)
+async def test_a_file_stays_until_what_was_promised_is_done(
+    tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with later(tmp_path) as waiting:
+        assert (await waiting.client.send("for-later", b"later", **PROMISES[what])).code == ResponseCode.SUCCESS
+        await waiting.prepare()
+        assert FIRST in await waiting.clean()
+        assert f'log file kept: file=0 reason="it holds {what} from offset 0 on"' in caplog.text
+        assert waiting.broker.store.min_offset(TOPIC, 0) == 0
+
+        await waiting.pass_by(70)  # delivered; a producer that nobody can ask about its half is asked about a copy
+        waiting.age()
+        assert FIRST not in await waiting.clean()
+        assert waiting.broker.store.min_offset(TOPIC, 0) > 0
+        if what == "undecided transactions":
+            assert len(waiting.broker.transactions) == 1
+        else:
+            assert [bytes(view)[-5:] for view in waiting.broker.store.read("for-later", 0, 0, 1).views]
+            assert waiting.broker.store.max_offset("for-later", 0) == 1
+
+
+async def test_a_file_stays_while_a_pop_in_it_is_undecided(tmp_path: Path) -> None:
+    async with later(tmp_path) as waiting:
+        client, store = waiting.client, waiting.broker.store
+        assert (await client.send("popped", b"later")).code == ResponseCode.SUCCESS
+        await waiting.pass_by(1)
+        reply = await client.ask(RequestCode.POP_MESSAGE, PopMessage(GROUP, "popped", 0, 1, 40_000, 0))
+        assert reply.code == ResponseCode.SUCCESS, reply.remark
+        await waiting.prepare()
+        assert FIRST in await waiting.clean()
+        await waiting.pass_by(20)
+        assert any(topic.startswith("%RETRY%") for topic in store.topics()), store.topics()
+        await waiting.pass_by(5)
+        waiting.age()
+        assert FIRST not in await waiting.clean()
+
+
+async def test_a_nearly_full_disk_does_not_cost_what_was_promised(tmp_path: Path) -> None:
+    """Files that would go though they have not expired are kept; at last messages are refused, and the reason named."""
+    config = dataclasses.replace(LATER, clean_file_forcibly_enable=True)
+    async with later(tmp_path, config) as waiting:
+        for number in range(4):
+            await waiting.client.send(body=b"%d" % number + BODY)
+        kept_from = waiting.broker.store.max_physical_offset
+        await waiting.client.send("for-later", b"later", DELAY="2")
+        await waiting.prepare()
+        waiting.client.disk.used = 0.95
+        files = await waiting.clean()
+        assert files[0] == f"{STORE.mapped_file_size_commit_log:020d}"  # the one before it could go
+        await waiting.broker.store.cleaner.measure()
+        refused = await waiting.client.send()
+        assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        expected = f"make room: the log keeps undelivered messages of delay levels from offset {kept_from} on"
+        assert expected in (refused.remark or "")
+        waiting.client.disk.used = 0.1
+        await waiting.broker.store.cleaner.measure()
+        await waiting.pass_by(70)
+        assert waiting.broker.store.max_offset("for-later", 0) == 1
+
+
+@pytest.mark.parametrize("what", ["undelivered messages of delay levels", "undelivered timed messages"])
+async def test_other_settings_at_the_next_start_do_not_cost_it_either(tmp_path: Path, what: str) -> None:
+    async with later(tmp_path) as waiting:
+        await waiting.client.send("for-later", b"later", **PROMISES[what])
+        await waiting.prepare()
+    changed = dataclasses.replace(LATER, message_delay_level="1s", file_reserved_time=1, timer_wheel_enable=False)
+    async with later(tmp_path, changed) as waiting:
+        waiting.age()
+        assert FIRST in await waiting.clean()
+    async with later(tmp_path) as waiting:
+        await waiting.pass_by(70)
+        assert waiting.broker.store.max_offset("for-later", 0) == 1
+
+
+async def test_what_is_delivered_but_not_on_disk_keeps_its_file(tmp_path: Path) -> None:
+    """A power cut may take the copy; then the original is delivered once more."""
+    async with later(tmp_path) as waiting:
+        await waiting.client.send("for-later", b"later", DELAY="1")
+        await waiting.prepare()
+        await waiting.client.send("for-later", b"later", DELAY="1")
+        place = waiting.broker.delays.needed_from()
+        assert place is not None
+        await waiting.clock.advance(1_001)
+        assert waiting.broker.store.max_offset("for-later", 0) == 2
+        assert waiting.broker.delays.needed_from() == place

@@ -162,6 +162,12 @@ class Broker:
             put=self._put_delivered,
             delivered_ms=lambda: self.timers.delivered_ms,
         )
+        self.store.cleaner.needs = {
+            "undelivered messages of delay levels": self.delays.needed_from,
+            "undelivered timed messages": self.timers.needed_from,
+            "undecided transactions": self.transactions.needed_from,
+            "undecided pops": self.revives.needed_from,
+        }
 
     # --- life
 

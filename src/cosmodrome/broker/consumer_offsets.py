@@ -94,6 +94,11 @@ class ConsumerOffsets(SavedTable):
     def find_offset(self, group: str, topic: str, queue_id: int) -> int | None:
         return self._offsets.get(f"{topic}@{group}", {}).get(queue_id)
 
+    def settled_offset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The offset that may be saved now: for one that was moved ahead of the disk, the one before it."""
+        ahead = self._ahead.get((f"{topic}@{group}", queue_id))
+        return ahead.saved if ahead is not None else self.find_offset(group, topic, queue_id)
+
     def of_group(self, group: str) -> dict[str, Mapping[int, int]]:
         """Topic → queue id → offset, for the topics this group has consumed."""
         suffix = "@" + group

@@ -43,6 +43,10 @@ class DelayOffsets(SavedTable):
     def next(self, level: int) -> int:
         return self._next.get(level, 0)
 
+    def settled(self, level: int) -> int:
+        """The offset below which every delivery is on disk."""
+        return self._settled.get(level, 0)
+
     def move(self, level: int, offset: int) -> None:
         self._next[level] = offset
 

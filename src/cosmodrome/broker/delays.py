@@ -113,6 +113,16 @@ class Delays:
             self._look_at[queue_id + 1] = 0
             self._wake.set()
 
+    def needed_from(self) -> int | None:
+        """Return where in the log the first message lies that is not delivered, or whose copy is not on disk."""
+        levels = self._offsets.levels | {queue_id + 1 for queue_id in self._store.queues(SCHEDULE_TOPIC)}
+        return min((place for place in map(self._first_place, levels) if place is not None), default=None)
+
+    def _first_place(self, level: int) -> int | None:
+        first = max(self._offsets.settled(level), self._store.min_offset(SCHEDULE_TOPIC, level - 1))
+        entry = self._store.entry(SCHEDULE_TOPIC, level - 1, first)
+        return entry[0] if entry is not None else None
+
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._deliveries())

@@ -127,6 +127,13 @@ class Timers:
         """Everything that was due before this time has been put where it belongs."""
         return self.pending.read_ms
 
+    def needed_from(self) -> int | None:
+        """Return where in the log the first message lies that is not delivered, or whose copy is not on disk."""
+        first = max(self.pending.saved_queue_offset, self._store.min_offset(TIMER_TOPIC, _QUEUE))
+        entry = self._store.entry(TIMER_TOPIC, _QUEUE, first)
+        places = (self.pending.needed_from(), entry[0] if entry is not None else None)
+        return min((place for place in places if place is not None), default=None)
+
     def to_wheel(self, message: StoreMessage) -> None:
         """Let a timed message wait in the timer topic, unless its time has already come."""
         now_ms = self._clock.now_ms()

@@ -190,6 +190,13 @@ class Transactions:
         """How many transactions are open."""
         return len(self._open)
 
+    def needed_from(self) -> int | None:
+        """Return where in the log the oldest half message lies that is open, or of which the end is not on disk."""
+        done = self._offsets.find_offset(GROUP, HALF_TOPIC, QUEUE_ID) or 0
+        first = max(done, self._store.min_offset(HALF_TOPIC, QUEUE_ID))
+        entry = self._store.entry(HALF_TOPIC, QUEUE_ID, first)
+        return entry[0] if entry is not None else None
+
     # --- taking in
 
     def prepare(self, message: StoreMessage) -> Appended:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -25,6 +25,7 @@ FIRST_DELETION_MS = 60_000  # after a start, so that whoever started a broker by
 QUEUES_PER_TURN = 50
 
 DiskUsed = Callable[[Path], float]
+Need = Callable[[], int | None]  # the place in the log of the oldest record that is still needed, if any is
 
 
 def disk_used(path: Path) -> float:
@@ -36,6 +37,9 @@ def disk_used(path: Path) -> float:
 
 class Cleaner:
     """Carries out what `Retention` decides: whole files of the log, never the last; then what led into them.
+
+    `needs` say, by what it is, from where on the log is still needed by those who promised to deliver it later: no file
+    from there on goes, whatever its age and however full the disk is.
 
     Lists change on the loop and at once, so a reader sees a file or does not; files go in a thread, one by one, each
     for good before the next. So whenever the process dies, the log on disk is in one piece.
@@ -65,6 +69,8 @@ class Cleaner:
         self._on_disk_full = on_disk_full
         self._used = used
         self.retention = Retention(config)
+        self.needs: dict[str, Need] = {}
+        self._kept = ""  # why the last round kept a file that would have gone
         self._cleaned_to = commit_log.start
         self._forgotten: deque[MappedFile] = deque()  # in no list any more, but still on disk
         self._retry_ms = 0
@@ -95,7 +101,7 @@ class Cleaner:
             log.warning("cannot tell how full the disk is: %s", error)
             return 0.0
         used = max(shares.values())
-        self._on_disk_full(_refusal(shares) if self.retention.is_full(used) else None)
+        self._on_disk_full(_refusal(shares, self._kept) if self.retention.is_full(used) else None)
         return used
 
     def _measure(self) -> dict[str, float]:
@@ -120,14 +126,29 @@ class Cleaner:
         for _ in range(self._config.delete_file_batch_max):
             used = await self.measure()
             verdict = self.retention.decide(await self._candidates(), used, self._clock.now_ms())
-            for file in verdict.delete:
+            free = self._not_needed(verdict.delete)
+            for file in free:
                 log.info("deleting file %d of the log: %s", file.start, verdict.reason)
                 self._forgotten.append(self._log.take_first())
                 self._queues.log_moved()
                 if not await self._delete_forgotten(self._config.delete_commit_log_files_interval):
                     return
-            if not verdict.again:
+            if not verdict.again or not free:
                 return
+
+    def _not_needed(self, files: Sequence[LogFile]) -> list[LogFile]:
+        """The first of these files, up to one that holds what is yet to be delivered. Asked at the last moment: what is
+        needed later lies behind what is needed now."""
+        places = {what: place for what, need in self.needs.items() if (place := need()) is not None}
+        first = min(places.values(), default=self._log.end)
+        free = [file for file in files if file.start + self._config.mapped_file_size_commit_log <= first]
+        kept = ""
+        if len(free) < len(files):
+            kept = f"{min(places, key=lambda what: places[what])} from offset {first} on"
+            if kept != self._kept:
+                log.warning('log file kept: file=%d reason="it holds %s"', files[len(free)].start, kept)
+        self._kept = kept
+        return free
 
     async def _candidates(self) -> list[LogFile]:
         """The oldest files that nobody needs: synced, and in their queues."""
@@ -176,6 +197,7 @@ def _aged(files: list[MappedFile]) -> list[LogFile]:
     return [LogFile(file.start, os.stat(file.path).st_mtime_ns // 1_000_000) for file in files]
 
 
-def _refusal(shares: dict[str, float]) -> str:
+def _refusal(shares: dict[str, float], kept: str) -> str:
     ratios = " ".join(f"{name}: {share:5.2f}" for name, share in shares.items())
-    return f"the broker's disk is full [{ratios}]; make room or let it keep messages for less time (fileReservedTime)"
+    remedy = f"the log keeps {kept}" if kept else "let it keep messages for less time (fileReservedTime)"
+    return f"the broker's disk is full [{ratios}]; make room{':' if kept else ' or'} {remedy}"

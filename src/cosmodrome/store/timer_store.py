@@ -15,6 +15,7 @@ from cosmodrome.store.timer_wheel import TURN_MS, WHEEL_DAYS, Slot, TimerWheel
 log = logging.getLogger(__name__)
 
 SECOND_MS = 1_000
+LOOKED_AT_ONCE = 10_000  # units of the timer log, while others wait
 # How far ahead a timer may lie in the wheel, with a minute to spare for a clock that is not quite right.
 MAX_WINDOW_MS = (WHEEL_DAYS * 86_400 - 60) * SECOND_MS
 
@@ -71,6 +72,7 @@ class TimerStore:
         self._known: set[int] = set()
         self._known_from = self._known_below = 0
         self._deliveries = self._saved_deliveries = 0
+        self._needed_at = 0  # no unit before this position in the timer log is needed
 
     @classmethod
     def open(
@@ -205,6 +207,25 @@ class TimerStore:
         next_ms = self.wheel.next_filled(self.read_ms, until_ms)
         if next_ms > self.read_ms:
             self.read_ms, self.delivered = next_ms, 0
+
+    def needed_from(self) -> int | None:
+        """Return where in the log the oldest record lies that is in the wheel, or of which the copy may not be on disk.
+
+        Units lie in the order of their records, so one that is done is never looked at again. A long look is cut short,
+        at a place that may be too early.
+        """
+        is_saved = self._deliveries == self._saved_deliveries
+        read_ms = self.read_ms if is_saved else self._saved.read_ms
+        for number, (position, unit) in enumerate(self.log.units(max(self._needed_at, self.log.start))):
+            self._needed_at = position
+            if unit.due_ms >= read_ms or number >= LOOKED_AT_ONCE:
+                return unit.physical_offset
+        return None
+
+    @property
+    def saved_queue_offset(self) -> int:
+        """The message of the timer topic from which on a crash would set, or deliver, once more."""
+        return self._saved.queue_offset
 
     @property
     def is_empty(self) -> bool:

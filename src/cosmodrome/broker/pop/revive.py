@@ -80,6 +80,17 @@ class Revives:
             except Exception:  # ours; it must not end the broker
                 log.exception("popped messages cannot be revived now; trying again")
 
+    def needed_from(self) -> int | None:
+        """Return where in the log the oldest record of a pop lies that is not decided, or not on disk as decided."""
+        places = map(self._first_place, self._store.queues(self._topic))
+        return min((place for place in places if place is not None), default=None)
+
+    def _first_place(self, queue_id: int) -> int | None:
+        done = self._offsets.settled_offset(REVIVE_GROUP, self._topic, queue_id)
+        first = max((NOTHING_DONE if done is None else done) + 1, self._store.min_offset(self._topic, queue_id))
+        entry = self._store.entry(self._topic, queue_id, first)
+        return entry[0] if entry is not None else None
+
     async def round(self) -> None:
         """Decide everything that can be decided now."""
         read_ms = self._delivered_ms()
