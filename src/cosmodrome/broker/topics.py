@@ -85,13 +85,16 @@ class Topics(SavedTable):
 
     def _create_in_send(self, name: str, template_name: str, queues_wanted: int) -> TopicConfig:
         template = self._topics.get(template_name)
-        if template is not None and template.inheritable:
+        if template is not None and template.inheritable and self._may_inherit(template_name):
             queues = max(1, min(queues_wanted, template.write_queues))
             perm = template.perm & ~Perm.INHERIT
             return self.put(TopicConfig(name, queues, queues, perm, sys_flag=template.sys_flag))
         if name.startswith(RETRY_PREFIX):
             return self.put(TopicConfig(name, 1, 1))
         raise TopicNotFound(name)
+
+    def _may_inherit(self, template_name: str) -> bool:
+        return self._config.auto_create_topic_enable or template_name != AUTO_CREATE_TOPIC
 
     def ensure_retry_topic(self, group: str, queues: int) -> TopicConfig:
         name = retry_topic(group)
@@ -133,15 +136,24 @@ class Topics(SavedTable):
         return f"{self._config.broker_cluster_name}_REPLY_TOPIC"
 
     def _add_reserved(self) -> None:
-        """The topics every Apache broker has; a stored one keeps its settings, but TBW102 follows the config."""
+        """Add the topics every Apache broker has. A stored one keeps its settings; only the queue counts of TBW102
+        follow the config. What it permits is the operator's: without INHERIT, no topic is made by a send."""
         for config in self._reserved():
+            stored = self._topics.get(config.name)
             if not _is_topic_name(config.name):
                 log.warning("no topic %s: a broker or cluster may be called so, a topic may not", config.name)
-            elif config.name == AUTO_CREATE_TOPIC or config.name not in self._topics:
+            elif stored is None:
                 self.put(config)
-        template = self._topics.get(AUTO_CREATE_TOPIC)
-        if template is not None and not self._config.auto_create_topic_enable:
-            self.put(dataclasses.replace(template, perm=template.perm & ~Perm.INHERIT))
+            elif config.name == AUTO_CREATE_TOPIC:
+                queues = config.write_queues
+                self.put(dataclasses.replace(stored, read_queues=queues, write_queues=queues))
+                if not stored.inheritable:
+                    log.warning(
+                        "automatic topic creation is off: topic=%s perm=%d file=%s",
+                        stored.name,
+                        stored.perm,
+                        self._path,
+                    )
 
     def _reserved(self) -> Iterator[TopicConfig]:
         config = self._config

@@ -108,6 +108,28 @@ def test_without_auto_creation_there_is_no_tbw102(open_topics: Open) -> None:
         topics.sendable("T", AUTO_CREATE_TOPIC, 4)
 
 
+async def test_the_permission_an_operator_gave_tbw102_outlives_restarts(
+    open_topics: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    topics = open_topics()
+    topics.put(TopicConfig(AUTO_CREATE_TOPIC, 8, 8, Perm.READ | Perm.WRITE))
+    await topics.saved()
+    for settings in ({}, {"auto_create_topic_enable": False}, {"default_topic_queue_nums": 4}):
+        topics = open_topics(**settings)
+        assert topics.topic(AUTO_CREATE_TOPIC).perm == Perm.READ | Perm.WRITE
+        with pytest.raises(TopicNotFound):
+            topics.sendable("T", AUTO_CREATE_TOPIC, 4)
+        await topics.saved()
+    assert topics.topic(AUTO_CREATE_TOPIC).write_queues == 4
+    assert "automatic topic creation is off: topic=TBW102 perm=6" in caplog.text
+
+
+async def test_switching_auto_creation_off_changes_nothing_in_the_table(open_topics: Open) -> None:
+    await open_topics().saved()
+    topics = open_topics(auto_create_topic_enable=False)
+    assert topics.topic(AUTO_CREATE_TOPIC).perm == Perm.READ | Perm.WRITE | Perm.INHERIT
+
+
 async def test_switching_auto_creation_off_outlives_a_stored_tbw102(open_topics: Open) -> None:
     await open_topics().saved()
     topics = open_topics(auto_create_topic_enable=False)
