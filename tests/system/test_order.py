@@ -77,3 +77,19 @@ async def test_a_configured_orderly_topic_keeps_its_queues(tmp_path: Path) -> No
             queues = await producer.publish_queues("t")
     places = [("broker-a", 0), ("broker-a", 1), ("broker-b", 0)]
     assert sorted((queue.broker_name, queue.queue_id) for queue in queues) == places
+
+
+async def test_a_broker_learns_from_the_name_server_which_topics_are_orderly(tmp_path: Path) -> None:
+    async with wired(tmp_path) as client:
+        await client.send("t", b"x")
+        for topic in ("t", "elsewhere"):
+            put = Command.request(RequestCode.PUT_KV_CONFIG, KvConfig("ORDER_TOPIC_CONFIG", topic, "broker-a:1"))
+            assert (await client.caller.call(client.namesrv, put, 5_000)).code == ResponseCode.SUCCESS
+        topics = client.broker.topics
+        assert not topics.topic("t").order
+        await client.send("u", b"a new topic is told at once")
+        await until(lambda: topics.topic("t").order)
+        assert not topics.topic("u").order
+        assert topics.find_topic("elsewhere") is None
+    async with wired(tmp_path) as client:
+        assert client.broker.topics.topic("t").order

@@ -94,7 +94,9 @@ class Broker:
         self.store = MessageStore.open(self._root, store_config, self.clock, self._arrived, used)
         self.store.on_stall = self._stalled
         self._caller = Caller(config=self._net_config)
-        self.registration = Registration(config, self._caller, self.clock, self._registration_body)
+        self.registration = Registration(
+            config, self._caller, self.clock, self._registration_body, lambda names: self.topics.mark_orderly(names)
+        )
         self._load_tables(self._root / "config")
         self._make_services(self._root / "config")
         self.statistics = Statistics(config.broker_cluster_name, self.clock.now_ms(), self.topics.is_system)

@@ -1,20 +1,24 @@
-"""Telling the name servers what this broker has: when it starts, whenever a topic changes, and every 30 s."""
+"""Telling the name servers what this broker has: when it starts, whenever a topic changes, and every 30 s.
+
+Their answers say which topics are orderly, and to a slave where its master is.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from cosmodrome.clock import Clock, sleep_unless
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.config import BrokerConfig
-from cosmodrome.errors import ClientError
+from cosmodrome.errors import ClientError, ProtocolError, RequestError
 from cosmodrome.net.caller import Caller
-from cosmodrome.wire.bodies import RegisterBrokerBody
+from cosmodrome.wire.bodies import KVTable, RegisterBrokerBody
 from cosmodrome.wire.command import Command
-from cosmodrome.wire.name_server_requests import BrokerHeader, RegisterBroker
+from cosmodrome.wire.name_server_requests import BrokerHeader, RegisterBroker, RegisterBrokerReply
 
 log = logging.getLogger(__name__)
 
@@ -25,17 +29,32 @@ UNREGISTER_TIMEOUT_MS = 3_000
 ANNOUNCE_TIMEOUT_MS = 3_000
 
 
+@dataclass(frozen=True, slots=True)
+class Master:
+    """Where the master of a slave is, as a name server says: for requests, and for the copy of its log."""
+
+    address: str
+    ha_address: str
+
+
 class Registration:
     """Registers with every name server on its own, so that one that is down does not keep the others waiting."""
 
     def __init__(
-        self, config: BrokerConfig, caller: Caller, clock: Clock, body: Callable[[], RegisterBrokerBody]
+        self,
+        config: BrokerConfig,
+        caller: Caller,
+        clock: Clock,
+        body: Callable[[], RegisterBrokerBody],
+        on_orderly: Callable[[Iterable[str]], None],
     ) -> None:
         self._config = config
         self._caller = caller
         self._clock = clock
         self._address = ""
         self._body = body
+        self._on_orderly = on_orderly
+        self.master: Master | None = None  # of a slave, once a name server has named it
         self._period_ms = min(max(config.register_name_server_period, MIN_PERIOD_MS), MAX_PERIOD_MS)
         self._changed = {name_server: asyncio.Event() for name_server in config.name_servers}
         self._reachable = dict.fromkeys(config.name_servers, True)
@@ -105,9 +124,24 @@ class Registration:
         except ClientError as error:
             self._note(name_server, str(error))
             return
-        self._note(
-            name_server, None if reply.code == ResponseCode.SUCCESS else f"answered {reply.code}: {reply.remark}"
-        )
+        if reply.code != ResponseCode.SUCCESS:
+            self._note(name_server, f"answered {reply.code}: {reply.remark}")
+            return
+        self._note(name_server, None)
+        try:
+            self._learn(RegisterBrokerReply.decode(reply), reply.body)
+        except (ProtocolError, RequestError) as error:
+            log.warning("answer to the registration not understood: name_server=%s error=%s", name_server, error)
+
+    def _learn(self, reply: RegisterBrokerReply, body: bytes | memoryview) -> None:
+        """Name servers that know of no master, or of no orderly topics, change nothing."""
+        if reply.master_addr:
+            master = Master(reply.master_addr, reply.ha_server_addr or "")
+            if master != self.master:
+                log.info("master found: address=%s ha=%s", master.address, master.ha_address)
+            self.master = master
+        if body:
+            self._on_orderly(KVTable.decode(body).table)
 
     def _note(self, name_server: str, problem: str | None) -> None:
         """Log a name server's coming and going, not every round."""

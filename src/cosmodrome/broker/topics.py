@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from cosmodrome import state_file
@@ -117,6 +117,13 @@ class Topics(SavedTable):
             self.changed()
             self._on_change()
         return config
+
+    def mark_orderly(self, names: Iterable[str]) -> None:
+        """Note that these topics are orderly, as far as they are here; none ceases to be by being left out."""
+        for name in names:
+            known = self._topics.get(name)
+            if known is not None and not known.order:
+                self.put(dataclasses.replace(known, order=True))
 
     def delete(self, name: str) -> None:
         if self._topics.pop(name, None) is not None:

@@ -5,15 +5,18 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import cast
 
-from cosmodrome.broker.registration import COALESCE_MS, MIN_PERIOD_MS, RETRY_MS, Registration
+import pytest
+
+from cosmodrome.broker.registration import COALESCE_MS, MIN_PERIOD_MS, RETRY_MS, Master, Registration
 from cosmodrome.codes import RequestCode
 from cosmodrome.config import BrokerConfig
 from cosmodrome.errors import ConnectionFailed
 from cosmodrome.model import DataVersion, TopicConfig
 from cosmodrome.net.caller import Caller
 from cosmodrome.testing.clock import FakeClock
-from cosmodrome.wire.bodies import RegisterBrokerBody
+from cosmodrome.wire.bodies import KVTable, RegisterBrokerBody
 from cosmodrome.wire.command import Command
+from cosmodrome.wire.name_server_requests import RegisterBrokerReply
 
 NAME_SERVER = "127.0.0.1:9876"
 
@@ -26,6 +29,8 @@ class NameServer:
         self.open = asyncio.Event()
         self.open.set()
         self.is_down = False
+        self.reply = RegisterBrokerReply()
+        self.body = b""
 
     async def call(self, address: str, command: Command, _timeout_ms: float) -> Command:
         if command.code == RequestCode.REGISTER_BROKER:
@@ -33,7 +38,7 @@ class NameServer:
         await self.open.wait()
         if self.is_down:
             raise ConnectionFailed(address, "down")
-        return command.reply()
+        return command.reply(header=self.reply, body=self.body)
 
 
 class Broker:
@@ -43,7 +48,14 @@ class Broker:
         self.clock, self.name_server = FakeClock(), NameServer()
         self._topics: dict[str, TopicConfig] = {}
         config = BrokerConfig(namesrv_addr=NAME_SERVER, register_name_server_period=MIN_PERIOD_MS)
-        self.registration = Registration(config, cast(Caller, self.name_server), self.clock, self._body)
+        self.orderly: list[set[str]] = []
+        self.registration = Registration(
+            config,
+            cast(Caller, self.name_server),
+            self.clock,
+            self._body,
+            lambda names: self.orderly.append(set(names)),
+        )
 
     def _body(self) -> RegisterBrokerBody:
         return RegisterBrokerBody(DataVersion(), dict(self._topics))
@@ -113,3 +125,38 @@ async def test_a_name_server_that_was_down_hears_everything_when_it_is_back() ->
         broker.name_server.topics.clear()
         await broker.clock.advance(max(COALESCE_MS, RETRY_MS))
         assert broker.name_server.topics[0] == 1
+
+
+async def test_a_name_server_that_answers_says_which_topics_are_orderly() -> None:
+    async with running() as broker:
+        assert broker.orderly == []
+        broker.name_server.body = KVTable({"t": "broker-a:4", "u": "broker-a:1"}).encode()
+        await broker.clock.advance(MIN_PERIOD_MS)
+        assert broker.orderly == [{"t", "u"}]
+
+
+async def test_a_slave_keeps_the_master_it_was_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    async with running() as broker:
+        assert broker.registration.master is None
+        broker.name_server.reply = RegisterBrokerReply("10.0.0.1:10912", "10.0.0.1:10911")
+        await broker.clock.advance(MIN_PERIOD_MS)
+        broker.name_server.reply = RegisterBrokerReply()
+        await broker.clock.advance(MIN_PERIOD_MS)
+        assert broker.registration.master == Master("10.0.0.1:10911", "10.0.0.1:10912")
+        broker.name_server.reply = RegisterBrokerReply("10.0.0.2:10912", "10.0.0.2:10911")
+        await broker.clock.advance(2 * MIN_PERIOD_MS)
+        assert broker.registration.master == Master("10.0.0.2:10911", "10.0.0.2:10912")
+    assert [line for line in caplog.messages if "master" in line] == [
+        "master found: address=10.0.0.1:10911 ha=10.0.0.1:10912",
+        "master found: address=10.0.0.2:10911 ha=10.0.0.2:10912",
+    ]
+
+
+async def test_an_answer_that_makes_no_sense_does_not_end_the_registrations(caplog: pytest.LogCaptureFixture) -> None:
+    async with running() as broker:
+        broker.name_server.body = b"{"
+        await broker.clock.advance(2 * MIN_PERIOD_MS)
+        assert broker.name_server.topics == [0, 0, 0]
+        assert broker.orderly == []
+    assert "answer to the registration not understood: name_server=127.0.0.1:9876" in caplog.messages[-1]
