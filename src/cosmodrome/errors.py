@@ -7,7 +7,8 @@ wrong value is a ValueError as well, and what refuses a wrong type a TypeError.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Iterable
+from typing import Any, ClassVar, NamedTuple
 
 from cosmodrome.codes import ResponseCode
 
@@ -26,7 +27,9 @@ class CosmodromeError(Exception):
 
 
 def _restored(kind: type[CosmodromeError], args: tuple[object, ...]) -> CosmodromeError:
-    return kind.__new__(kind, *args)
+    error = kind.__new__(kind, *args)
+    error.args = args  # an OSError with a constructor of its own leaves that to it
+    return error
 
 
 class ConfigError(CosmodromeError, ValueError):
@@ -168,7 +171,23 @@ class ClientError(CosmodromeError):
     """Something a producer or consumer could not do."""
 
 
-class ConnectionFailed(ClientError):
+class LifecycleError(ClientError):
+    """A client that is used when, or where, it cannot be: on another event loop, in a forked process."""
+
+
+class NotStarted(LifecycleError):
+    """A client that is used before its start."""
+
+
+class AlreadyStarted(LifecycleError):
+    """A client that is started a second time."""
+
+
+class Closed(LifecycleError):
+    """A client that is used, or started again, after its stop."""
+
+
+class ConnectionFailed(ClientError, ConnectionError):
     """The peer could not be reached, or the connection broke before the answer came."""
 
     def __init__(self, address: str, reason: str) -> None:
@@ -185,12 +204,13 @@ class UntrustedServer(ConnectionFailed):
         return True
 
 
-class CallTimeout(ClientError):
+class CallTimeout(ClientError, TimeoutError):
     """The peer did not answer before the deadline. Whether it did the work is unknown."""
 
     def __init__(self, address: str, timeout_ms: float) -> None:
         super().__init__(f"{address} did not answer within {timeout_ms:.0f} ms")
         self.address = address
+        self.timeout_ms = timeout_ms
 
 
 class BrokerError(ClientError):
@@ -215,8 +235,38 @@ class MessageNotFound(ClientError):
     """An id that no broker of the topic has a message for."""
 
 
+class SendAttempt(NamedTuple):
+    """One try to send a message: the name of the broker, and why it did not take the message."""
+
+    broker: str
+    error: Exception
+
+
 class SendFailed(ClientError):
-    """A message that no broker took; the text lists the tries."""
+    """A message that no broker took; the text lists the tries, and so does `attempts`.
+
+    `attempts` is empty if not even one was made. The error of the last one is the `__cause__`.
+    """
+
+    def __init__(self, reason: str, attempts: Iterable[SendAttempt] = ()) -> None:
+        super().__init__(reason)
+        self.attempts = tuple(attempts)
+        self._explain()
+
+    def _explain(self) -> None:
+        if self.attempts:
+            self.__cause__ = self.attempts[-1].error
+
+    def __setstate__(self, state: dict[str, Any] | None) -> None:
+        """Restore the cause as well, which pickle leaves behind."""
+        self.__dict__.update(state or {})
+        self._explain()
+
+    @property
+    def code(self) -> int | None:
+        """The code of the last broker that answered, a ResponseCode if it is a known one; None if none answered."""
+        codes = [attempt.error.code for attempt in self.attempts if isinstance(attempt.error, BrokerError)]
+        return codes[-1] if codes else None
 
 
 class TooManySends(ClientError):
@@ -254,7 +304,29 @@ def check_number(least: int, **arguments: int) -> None:
 
 
 class InvalidMessage(InvalidArgument):
-    """A message that no broker would take; refused before it is sent."""
+    """A message that no broker would take; refused before it is sent.
+
+    `field` names what is wrong, a field of the message or an argument: `body`, `topic`, `keys`, `properties`. `name` is
+    the name of the property, `topic` the message's topic. What is too large has a `size` and a `limit` in bytes. What
+    does not apply, or is not known, is empty or None.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        field: str = "",
+        *,
+        topic: str = "",
+        name: str = "",
+        size: int | None = None,
+        limit: int | None = None,
+    ) -> None:
+        super().__init__(reason)
+        self.field = field
+        self.name = name
+        self.size = size
+        self.limit = limit
+        self.topic = topic
 
 
 class RetryLater(ClientError):

@@ -28,6 +28,13 @@ PRINTED = {
     "consume_lists": ["a list of 5", "a list of 2", "stored 0 1 2 3 4"],
     "control": ["first", "paused", "second", "first again", "failed within the hour: 0"],
     "delay": ["three messages wait", "one was taken back"],
+    "errors": [
+        "SEND_OK",
+        "mend the properties of the message for 'ex-errors': tags, keys and properties must not contain .*",
+        "unknown: ConnectionFailed",
+        "ConnectionFailed True",
+        "too late",
+    ],
     "filters": ["fruit: apple melon", "dear: lamp melon"],
     "guarded": ["let in: SEND_OK"],
     "hooks": ["sent to ex-hooks - SEND_OK", "refused: no sends on sundays"],

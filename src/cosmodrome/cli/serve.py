@@ -33,7 +33,7 @@ from cosmodrome.config import (
     check_keys,
     read_properties,
 )
-from cosmodrome.errors import ConfigError, StoreError
+from cosmodrome.errors import ConfigError, CosmodromeError, StoreError
 from cosmodrome.nameserver.server import NameServer
 from cosmodrome.net.loop import run
 
@@ -217,6 +217,8 @@ def _usable(folder: Path) -> Iterator[None]:
     try:
         _try_out(folder)
         yield
+    except CosmodromeError:
+        raise  # some are an OSError, too
     except FileExistsError as error:
         raise StoreError(f"{folder} cannot be used: {error.filename} is a file") from error
     except OSError as error:

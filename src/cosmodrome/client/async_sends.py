@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
 from cosmodrome.client.lifecycle import cancelled
-from cosmodrome.errors import ClientError, TooManySends
+from cosmodrome.errors import Closed, TooManySends
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ class AsyncSends:
 
     def _begun(self, begin: Callable[[], asyncio.Future[T]]) -> asyncio.Future[T]:
         if self._is_closed:
-            raise ClientError("the producer was stopped, and those before this send did not end in time")
+            raise Closed("the producer was stopped, and those before this send did not end in time")
         return begin()
 
     async def _begun_later(self, begin: Callable[[], asyncio.Future[T]]) -> asyncio.Future[T]:

@@ -42,9 +42,9 @@ def _size(message: Message, max_bytes: int) -> int:
     check_batch([message], max_bytes)
     size = encoded_size(message.body, encode_properties(message, _ANY_ID))
     if size > max_bytes:
-        raise InvalidMessage(
-            f"a message of topic {message.topic} takes {size} bytes; a batch has at most {max_bytes}: send it by itself"
-        )
+        topic = message.topic
+        reason = f"a message of topic {topic} takes {size} bytes; a batch has at most {max_bytes}: send it by itself"
+        raise InvalidMessage(reason, "body", topic=topic, size=size, limit=max_bytes)
     return size
 
 

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self
 from weakref import WeakSet
 
-from cosmodrome.errors import ClientError
+from cosmodrome.errors import AlreadyStarted, Closed, LifecycleError, NotStarted
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +31,19 @@ class State(Enum):
     RUNNING = "is running"
     STOPPED = "is stopped; make a new one"
     INHERITED = MADE_BEFORE_FORK
+
+    @property
+    def error(self) -> type[LifecycleError]:
+        """The class of what is raised when a client in this state is asked for something that it cannot do."""
+        return _ERRORS[self]
+
+
+_ERRORS = {
+    State.NEW: NotStarted,
+    State.RUNNING: AlreadyStarted,
+    State.STOPPED: Closed,
+    State.INHERITED: LifecycleError,
+}
 
 
 class Startable(ABC):
@@ -50,7 +63,7 @@ class Startable(ABC):
     async def start(self) -> None:
         """Begin to work; `async with` does it, too."""
         if self._state is not State.NEW:
-            raise ClientError(f"cannot start: this {type(self).__name__} {self._state.value}")
+            raise self._state.error(f"cannot start: this {type(self).__name__} {self._state.value}")
         self._loop = asyncio.get_running_loop()
         self._state = State.RUNNING
         self._starting = asyncio.create_task(self._start(), name=f"start {self._name}")
@@ -60,7 +73,7 @@ class Startable(ABC):
             was_stopped = self._state is not State.RUNNING
             await self.stop()
             if was_stopped and isinstance(error, asyncio.CancelledError) and not _is_cancelled():
-                raise ClientError(f"this {type(self).__name__} was stopped while it started") from None
+                raise Closed(f"this {type(self).__name__} was stopped while it started") from None
             raise
 
     async def stop(self) -> None:
@@ -94,12 +107,12 @@ class Startable(ABC):
 
     def _require_running(self) -> None:
         if self._state is not State.RUNNING:
-            raise ClientError(f"this {type(self).__name__} {self._state.value}")
+            raise self._state.error(f"this {type(self).__name__} {self._state.value}")
         self._require_own_loop()
 
     def _require_own_loop(self) -> None:
         if self._loop is not asyncio.get_running_loop():
-            raise ClientError(
+            raise LifecycleError(
                 f"this {type(self).__name__} runs on another event loop; use it there, "
                 "or from any thread the one of cosmodrome.blocking"
             )
@@ -107,7 +120,7 @@ class Startable(ABC):
     def _require_own_process(self) -> None:
         """For what can be done before the start and after the stop as well."""
         if self._state is State.INHERITED:
-            raise ClientError(f"this {type(self).__name__} {MADE_BEFORE_FORK}")
+            raise LifecycleError(f"this {type(self).__name__} {MADE_BEFORE_FORK}")
 
     @abstractmethod
     async def _start(self) -> None: ...

@@ -71,9 +71,9 @@ def check_sendable_topic(topic: str) -> None:
     try:
         check_topic(topic)
     except InvalidParameter as error:
-        raise InvalidMessage(str(error)) from None
+        raise InvalidMessage(str(error), "topic") from None
     if topic in NOT_SENDABLE_TOPICS:
-        raise InvalidMessage(f"topic {topic} is written by brokers only; send to another")
+        raise InvalidMessage(f"topic {topic} is written by brokers only; send to another", "topic")
 
 
 def body_size(message: Message) -> int:
@@ -96,16 +96,17 @@ def snapshot(message: Message) -> Message:
 
 def check_is_message(message: Message) -> None:
     if not isinstance(message, Message):
-        raise InvalidMessage(f"what is sent is a Message(topic, body), not a {type(message).__name__}")
+        raise InvalidMessage(f"what is sent is a Message(topic, body), not a {type(message).__name__}", "message")
 
 
 def check_body(body: bytes, max_bytes: int = MAX_BODY_BYTES) -> None:
     if not isinstance(body, bytes):
-        raise InvalidMessage(f"the body is {type(body).__name__}; it must be bytes")
+        raise InvalidMessage(f"the body is {type(body).__name__}; it must be bytes", "body")
     if not body:
-        raise InvalidMessage("the body is empty; RocketMQ cannot tell an empty body from none")
+        raise InvalidMessage("the body is empty; RocketMQ cannot tell an empty body from none", "body")
     if len(body) > max_bytes:
-        raise InvalidMessage(f"the body has {len(body)} bytes; at most {max_bytes} are allowed")
+        reason = f"the body has {len(body)} bytes; at most {max_bytes} are allowed"
+        raise InvalidMessage(reason, "body", size=len(body), limit=max_bytes)
 
 
 def packed_body(
@@ -168,87 +169,92 @@ def joined_keys(keys: str | Sequence[str]) -> str:
     if isinstance(keys, str):
         return keys
     if not isinstance(keys, Collection) or not all(isinstance(key, str) for key in keys):
-        raise InvalidMessage(f"keys is {keys!r}; it must be text, or a list of texts")
+        raise InvalidMessage(f"keys is {keys!r}; it must be text, or a list of texts", "keys")
     for key in keys:
         if not key or " " in key:
-            raise InvalidMessage(f"the key {key!r} is empty or holds a blank; blanks separate keys")
+            raise InvalidMessage(f"the key {key!r} is empty or holds a blank; blanks separate keys", "keys")
     return " ".join(keys)
 
 
 def _check_types(message: Message) -> None:
     """What is not text would be written down as Python shows it, and whoever looks for it would not find it."""
     if message.tags and not isinstance(message.tags, str):
-        raise InvalidMessage(f"tags is {message.tags!r}; it must be text")
+        raise InvalidMessage(f"tags is {message.tags!r}; it must be text", "tags")
     if message.sharding_key and not isinstance(message.sharding_key, str):
-        raise InvalidMessage(f"sharding_key is {message.sharding_key!r}; it must be text")
+        raise InvalidMessage(f"sharding_key is {message.sharding_key!r}; it must be text", "sharding_key")
     if not isinstance(message.properties, (dict, Mapping)):  # the first answers sooner
-        raise InvalidMessage(f"properties is {message.properties!r}; it must be a dict of texts")
+        raise InvalidMessage(f"properties is {message.properties!r}; it must be a dict of texts", "properties")
     if not isinstance(message.flag, int) or not MIN_FLAG <= message.flag <= MAX_FLAG:
-        raise InvalidMessage(f"flag is {message.flag!r}; it must be a whole number of 32 bits")
+        raise InvalidMessage(f"flag is {message.flag!r}; it must be a whole number of 32 bits", "flag")
 
 
 def _check_delay_level(level: int) -> None:
     """How many levels there are is each broker's affair; it takes its highest for one beyond."""
     if not isinstance(level, int) or isinstance(level, bool) or level < 0:
-        raise InvalidMessage(f"the delay level is {level!r}; levels begin with 1, and 0 is no delay")
+        raise InvalidMessage(f"the delay level is {level!r}; levels begin with 1, and 0 is no delay", "delay_level")
 
 
 def _delivery_time(message: Message) -> str:
     if message.delay_level or (message.delay is not None and message.deliver_at is not None):
-        raise InvalidMessage("give a message a delay_level, a delay or a time to deliver_at, not two of them")
+        raise InvalidMessage("give a message a delay_level, a delay or a time to deliver_at, not two of them", "delay")
     if message.delay is not None:
         if not isinstance(message.delay, timedelta):
-            raise InvalidMessage(f"delay is {message.delay!r}; it must be a timedelta")
+            raise InvalidMessage(f"delay is {message.delay!r}; it must be a timedelta", "delay")
         return f"TIMER_DELAY_MS\x01{message.delay // _MILLISECOND}"
     if not isinstance(message.deliver_at, datetime):
-        raise InvalidMessage(f"deliver_at is {message.deliver_at!r}; it must be a datetime")
+        raise InvalidMessage(f"deliver_at is {message.deliver_at!r}; it must be a datetime", "deliver_at")
     if message.deliver_at.tzinfo is None:
-        raise InvalidMessage("deliver_at has no time zone; use datetime.now(UTC) or .astimezone()")
+        raise InvalidMessage("deliver_at has no time zone; use datetime.now(UTC) or .astimezone()", "deliver_at")
     return f"TIMER_DELIVER_MS\x01{(message.deliver_at - _EPOCH) // _MILLISECOND}"
 
 
 def _check_property(name: str, value: str) -> None:
     if not isinstance(name, str) or not isinstance(value, str):
-        raise InvalidMessage(f"the property {name!r}: {value!r} must be text")
+        raise InvalidMessage(f"the property {name!r}: {value!r} must be text", "properties", name=str(name))
     if not name or not value:
-        raise InvalidMessage(f"the property {name!r}: {value!r} has an empty part; readers would drop it")
+        reason = f"the property {name!r}: {value!r} has an empty part; readers would drop it"
+        raise InvalidMessage(reason, "properties", name=name)
     if name in RESERVED_PROPERTIES:
-        raise InvalidMessage(f"the property name {name!r} is RocketMQ's own; choose another")
+        reason = f"the property name {name!r} is RocketMQ's own; choose another"
+        raise InvalidMessage(reason, "properties", name=name)
 
 
 def _check_encoded(encoded: str, properties: int) -> None:
     """One pass over the whole string instead of one over each part: exactly our own separators may be in it."""
     if encoded.count("\x01") != properties or encoded.count("\x02") != properties:
-        raise InvalidMessage(r"tags, keys and properties must not contain the characters \x01 and \x02")
+        raise InvalidMessage(r"tags, keys and properties must not contain the characters \x01 and \x02", "properties")
     try:
         size = len(encoded.encode())
     except UnicodeEncodeError as error:
-        raise InvalidMessage(f"tags, keys and properties must be valid text: {error}") from None
+        raise InvalidMessage(f"tags, keys and properties must be valid text: {error}", "properties") from None
     if size > properties_string.MAX_SIZE_BYTES:
         limit = properties_string.MAX_SIZE_BYTES
-        raise InvalidMessage(f"tags, keys and properties take {size} bytes together; at most {limit} are allowed")
+        reason = f"tags, keys and properties take {size} bytes together; at most {limit} are allowed"
+        raise InvalidMessage(reason, "properties", size=size, limit=limit)
 
 
 def check_batch(messages: Sequence[Message], max_bytes: int = MAX_BODY_BYTES) -> None:
     """A batch is stored by one append to one queue, so its messages must agree on where and how."""
     if not isinstance(messages, Sequence):
-        raise InvalidMessage("a batch is a list of messages; for any other iterable there is send_batches")
+        raise InvalidMessage("a batch is a list of messages; for any other iterable there is send_batches", "messages")
     if not messages:
-        raise InvalidMessage("the batch is empty")
+        raise InvalidMessage("the batch is empty", "messages")
     for message in messages:
         check_is_message(message)
     topic, wait, key = messages[0].topic, messages[0].wait_store_ok, messages[0].sharding_key
     if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-        raise InvalidMessage(f"a batch cannot go to {topic}; send the messages one by one")
+        raise InvalidMessage(f"a batch cannot go to {topic}; send the messages one by one", "topic", topic=topic)
     for message in messages:
         if message.topic != topic:
-            raise InvalidMessage(f"a batch has one topic; this one has {topic} and {message.topic}")
+            raise InvalidMessage(f"a batch has one topic; this one has {topic} and {message.topic}", "topic")
         if message.wait_store_ok != wait:
-            raise InvalidMessage("the messages of a batch must agree on wait_store_ok")
+            raise InvalidMessage("the messages of a batch must agree on wait_store_ok", "wait_store_ok")
         if message.sharding_key != key:
-            raise InvalidMessage("a batch goes to one queue, so its messages must have the same sharding_key")
+            raise InvalidMessage(
+                "a batch goes to one queue, so its messages must have the same sharding_key", "sharding_key"
+            )
         if is_delayed(message):
-            raise InvalidMessage("a batch cannot be delayed; send the messages one by one")
+            raise InvalidMessage("a batch cannot be delayed; send the messages one by one", "delay")
         check_body(message.body, max_bytes)
 
 
@@ -264,7 +270,10 @@ def encode_batch_body(messages: Sequence[Message], unique_ids: Sequence[str], ma
     if len(encoded) > max_bytes:
         raise InvalidMessage(
             f"the batch has {len(encoded)} bytes; at most {max_bytes} are allowed: cut it with split_batches, "
-            "or use send_batches"
+            "or use send_batches",
+            "messages",
+            size=len(encoded),
+            limit=max_bytes,
         )
     return encoded
 

@@ -272,7 +272,7 @@ class Producer(Administration):
         try:
             broker_name = RecallHandle.decode(handle).broker_name
         except ProtocolError as error:
-            raise InvalidMessage(f"{handle!r} is not a recall handle") from error
+            raise InvalidMessage(f"{handle!r} is not a recall handle", "handle") from error
         wrapped = wrap_topic(self._namespace, topic)
         with self._async_sends.awaited(deadline):
             await self._sending.route(wrapped, deadline)
@@ -360,11 +360,13 @@ class Producer(Administration):
         """The one queue that will do, as brokers know it; None if any will."""
         if queue is not None:
             if selector is not None:
-                raise InvalidMessage("give a queue or a selector, not both")
+                raise InvalidMessage("give a queue or a selector, not both", "queue", topic=message.topic)
             if not isinstance(queue, MessageQueue):
-                raise InvalidMessage(f"the queue is {queue!r}; it must be one of publish_queues({message.topic!r})")
+                reason = f"the queue is {queue!r}; it must be one of publish_queues({message.topic!r})"
+                raise InvalidMessage(reason, "queue", topic=message.topic)
             if queue.topic != message.topic:
-                raise InvalidMessage(f"the message is for topic {message.topic}, the queue is one of {queue.topic}")
+                reason = f"the message is for topic {message.topic}, the queue is one of {queue.topic}"
+                raise InvalidMessage(reason, "queue", topic=message.topic)
             return wrap_queue(self._namespace, queue)
         if selector is None:
             if not message.sharding_key:
@@ -387,6 +389,13 @@ class Producer(Administration):
 
     def _ready(self, message: Message) -> Outgoing:
         """The message as it goes out, checked; a large body still has to be compressed, beside the event loop."""
+        try:
+            return self._ready_unless_wrong(message)
+        except InvalidMessage as error:
+            error.topic = error.topic or getattr(message, "topic", "")
+            raise
+
+    def _ready_unless_wrong(self, message: Message) -> Outgoing:
         is_large = outgoing.body_size(message) >= max(COMPRESS_ASIDE_FROM_BYTES, self._options.compress_from_bytes)
         if is_large:
             outgoing.check_body(message.body, self._options.max_message_bytes)

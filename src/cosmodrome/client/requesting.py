@@ -149,10 +149,11 @@ class RequestProducer(Producer):
         self._asked[correlation_id] = answer
         try:
             await self._send_chosen(ready, queue, selector, arg, deadline, mode)
-            async with asyncio.timeout_at(deadline):
-                return await answer
-        except TimeoutError:
-            raise CallTimeout(f"whoever consumes {message.topic}", timeout_ms) from None
+            try:
+                async with asyncio.timeout_at(deadline):
+                    return await answer
+            except TimeoutError:
+                raise CallTimeout(f"whoever consumes {message.topic}", timeout_ms) from None
         finally:
             del self._asked[correlation_id]
 
@@ -173,7 +174,7 @@ class RequestProducer(Producer):
         deadline = now() + timeout_ms / 1000
         asked = request.properties
         if not {Property.CORRELATION_ID, Property.REPLY_TO_CLIENT, Property.CLUSTER} <= asked.keys():
-            raise InvalidMessage(f"{request.msg_id} asks for no answer: it was not sent by `request`")
+            raise InvalidMessage(f"{request.msg_id} asks for no answer: it was not sent by `request`", "request")
         with self._async_sends.awaited(deadline):
             await self._reply(request, body, deadline)
 

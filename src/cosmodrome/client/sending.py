@@ -27,6 +27,7 @@ from cosmodrome.errors import (
     ConnectionFailed,
     CosmodromeError,
     RouteNotFound,
+    SendAttempt,
     SendFailed,
     UnknownTopic,
 )
@@ -110,12 +111,14 @@ class Sending:
     async def _ask_route(self, topic: str, deadline: float) -> TopicRoute:
         seconds = deadline - now()
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(seconds) as limit:
                 return await self._instance.routes.topic(topic)
         except RouteNotFound:
             self._instance.routes.forget(topic)  # a mistyped name is not asked for for ever
             raise UnknownTopic(unwrap_topic(self._namespace, topic)) from None
         except TimeoutError:
+            if not limit.expired():
+                raise  # a name server's own
             raise CallTimeout("every name server", seconds * 1000) from None
 
     def next_queue(self, topic: str, queues: Sequence[MessageQueue], failed_broker: str | None = None) -> MessageQueue:
@@ -125,7 +128,7 @@ class Sending:
 
     async def anywhere(self, ready: Outgoing, deadline: float, mode: SendMode) -> SendResult:
         """Send to any queue, on another broker if one fails, as long as there are tries and time."""
-        failures: list[Exception] = []
+        attempts: list[SendAttempt] = []
         failed_brokers: tuple[str, ...] = ()
         stored_unsafely: SendResult | None = None
         for tries_left in reversed(range(self._tries[mode])):
@@ -149,9 +152,9 @@ class Sending:
                     if stored_unsafely is not None:
                         return stored_unsafely
                     raise
-                failures.append(refusal)
+                attempts.append(SendAttempt(queue.broker_name, refusal))
             except (ConnectionFailed, CallTimeout) as error:
-                failures.append(error)
+                attempts.append(SendAttempt(queue.broker_name, error))
             else:
                 if result.status is SendStatus.SEND_OK or not self._wants_safer(mode):
                     return result
@@ -160,10 +163,10 @@ class Sending:
             self._instance.routes.doubt()
         if stored_unsafely is not None:
             return stored_unsafely
-        counted = Counter(map(str, failures)).items()
+        counted = Counter(str(attempt.error) for attempt in attempts).items()
         tries = "; ".join(text if count == 1 else f"{text} ({count} times)" for text, count in counted)
         tries = tries or "no time was left for a single try"
-        raise SendFailed(f"no broker took the message for {ready.messages[0].topic}: {tries}")
+        raise SendFailed(f"no broker took the message for {ready.messages[0].topic}: {tries}", attempts)
 
     def _pause_ms(self, queue: MessageQueue) -> int:
         """Before a further try at the same broker: it must be able to fare better."""

@@ -147,9 +147,11 @@ class TransactionProducer(Producer):
         self._require_running()
         outgoing.check_is_message(message)
         if not callable(execute):
-            raise InvalidMessage(f"execute is {execute!r}; it must be a function that returns a TransactionState")
+            raise InvalidMessage(
+                f"execute is {execute!r}; it must be a function that returns a TransactionState", "execute"
+            )
         if outgoing.is_delayed(message):
-            raise InvalidMessage("a message in a transaction cannot be delayed")
+            raise InvalidMessage("a message in a transaction cannot be delayed", "delay")
         deadline = now() + timeout_ms / 1000
         with self._async_sends.awaited(deadline):
             sent = await self._send_half(message, deadline)

@@ -122,6 +122,8 @@ class Caller:
     async def _try(self, address: str, link: _Link) -> Connection:
         try:
             connection = link.connection = await self._open(address)
+        except ConnectionFailed:  # no address: nothing was tried
+            raise
         except (OSError, TimeoutError, ValueError, OverflowError) as error:  # the last two: no such host, no such port
             link.failure = connect_failure(address, error, self._tls)
             self._back_off(link, asyncio.get_running_loop().time())

@@ -259,7 +259,7 @@ class AsyncCluster:
 
         try:
             await self.wait_until(is_done, timeout_seconds=timeout_seconds)
-        except TimeoutError:
+        except TooLate:
             behind = await self.lag(group, topic) + await self.lag(group, retry_topic(group))
             raise TooLate(
                 f"after {timeout_seconds:g} s group {group} still has {behind} messages of {topic} to consume"

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Generic, NoReturn, ParamSpec, TypeVar, TypeVar
 from weakref import WeakSet
 
 from cosmodrome.client.lifecycle import MADE_BEFORE_FORK, abandon_all, behalf_of
-from cosmodrome.errors import ClientError
+from cosmodrome.errors import ClientError, LifecycleError
 from cosmodrome.net.loop import loop_factory
 
 # At the end of the interpreter: how long what still runs on the loop may take to be cancelled.
@@ -226,7 +226,7 @@ class LoopThread:
         """A daemon thread at the end of the interpreter is held: it ends in a moment, and an error would be noise."""
         if self._is_exiting and threading.current_thread().daemon:
             threading.Event().wait()
-        raise ClientError(self._dead)
+        raise LifecycleError(self._dead)
 
     # --- on the loop
 
@@ -288,7 +288,7 @@ class LoopThread:
         """No loop will: it is closed."""
         while self._submitted:
             with contextlib.suppress(KeyError):  # whoever takes it ends it
-                self._submitted.pop().fail(ClientError(self._dead))
+                self._submitted.pop().fail(LifecycleError(self._dead))
 
     # --- the end of the process, and the beginning of another
 
