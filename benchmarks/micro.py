@@ -1,4 +1,5 @@
-"""The steps of the hot path by themselves, in this process: what a message costs before any socket.
+"""The steps of the hot path by themselves, in this process: what a message costs before any socket. Also what a short
+command costs before its first line of work, in processes of its own.
 
 Each benchmark checks its answer, says how much it did, and is timed by the best of a few runs.
 """
@@ -6,6 +7,9 @@ Each benchmark checks its answer, says how much it did, and is timed by the best
 from __future__ import annotations
 
 import asyncio
+import resource
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -253,6 +257,37 @@ def bench_broker_batch(bench: Bench) -> None:
     _bench_broker(bench, make_batch(SEND_BODY), BATCH)
 
 
+def _bench_start(bench: Bench, *words: str) -> None:
+    """A Python process from its start to its end; its processor time is measured, system calls included."""
+    count = bench.size(smoke=1, full=3)
+    began = _children_ns()
+    for _ in repeat(None, count):
+        subprocess.run([sys.executable, *words], capture_output=True, check=True)
+    bench.ns_each = (_children_ns() - began) / count
+
+
+def _children_ns() -> int:
+    """Processor time of the child processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return int((used.ru_utime + used.ru_stime) * 1e9)
+
+
+def bench_start_import(bench: Bench) -> None:
+    _bench_start(bench, "-c", "import cosmodrome")
+
+
+def bench_start_version(bench: Bench) -> None:
+    _bench_start(bench, "-m", "cosmodrome", "--version")
+
+
+def bench_start_send(bench: Bench) -> None:
+    _bench_start(bench, "-c", "import cosmodrome.cli.main, cosmodrome.cli.messages, cosmodrome.client.producer")
+
+
+def bench_start_clients(bench: Bench) -> None:
+    _bench_start(bench, "-c", "from cosmodrome import Message, Producer, PushConsumer")
+
+
 def open_store(bench: Bench) -> closing[MessageStore]:
     return closing(MessageStore.open(bench.folder, store_config(bench), SystemClock()))
 
@@ -286,6 +321,10 @@ BENCHMARKS: dict[str, Callable[[Bench], None]] = {
     "broker: a send from read to write, JSON": bench_broker_json,
     "broker: a send from read to write, binary": bench_broker_binary,
     "broker: a message of a batch of 32": bench_broker_batch,
+    "start: import cosmodrome": bench_start_import,
+    "start: cosmodrome --version": bench_start_version,
+    "start: the imports of cosmodrome send": bench_start_send,
+    "start: import Message, Producer, PushConsumer": bench_start_clients,
 }
 
 # So many a second are promised, with or without keys.
@@ -294,6 +333,9 @@ FLOORS = {
     "store: append 256 B with a key": 100_000,
     "store: a record of a batch of 32 × 256 B": 500_000,
     "store: a record of a batch of 32 × 256 B with keys": 500_000,
+    "start: import cosmodrome": 7,  # 0.15 s
+    "start: cosmodrome --version": 5,  # 0.2 s
+    "start: the imports of cosmodrome send": 5,
 }
 
 

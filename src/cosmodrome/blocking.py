@@ -8,56 +8,107 @@ with Producer(group="orders-app", namesrv="127.0.0.1:9876") as producer:
 
 from __future__ import annotations
 
-from cosmodrome.client.acl import AclHook
-from cosmodrome.client.batches import split_batches
-from cosmodrome.client.blocking import (
-    LitePullConsumer,
-    Producer,
-    PullConsumer,
-    PulledMessage,
-    PushConsumer,
-    RequestProducer,
-    TopicReader,
-    TransactionProducer,
-)
-from cosmodrome.client.hooks import ConsumeContext, ConsumeHook, FilterContext, RpcHook, SendContext, SendHook, SendMode
-from cosmodrome.client.process_queue import CacheLimits
-from cosmodrome.client.producer_options import Compression, ProducerOptions
-from cosmodrome.client.pull_consumer import PullResult, PullStatus
-from cosmodrome.client.queue_choice import SelectByMachineRoom, select_by_hash, select_randomly
-from cosmodrome.client.rebalance import (
-    ByConfig,
-    ByMachineRoom,
-    ConsistentHash,
-    MachineRoomNearby,
-    averagely,
-    by_circle,
-)
-from cosmodrome.client.results import OrderlyStatus
-from cosmodrome.client.subscribing import Sql
-from cosmodrome.client.transactions import TransactionResult, TransactionState
-from cosmodrome.config import ClientConfig, TlsCheck
-from cosmodrome.errors import (
-    AlreadyStarted,
-    BrokerError,
-    CallTimeout,
-    ClientError,
-    Closed,
-    ConfigError,
-    ConnectionFailed,
-    CosmodromeError,
-    InvalidArgument,
-    InvalidMessage,
-    LifecycleError,
-    NotStarted,
-    RetryLater,
-    SendAttempt,
-    SendFailed,
-    SuspendQueue,
-    TooManySends,
-    UnknownTopic,
-)
-from cosmodrome.model import ConsumeFrom, Message, MessageModel, MessageQueue, ReceivedMessage, SendResult, SendStatus
+from typing import TYPE_CHECKING
+
+from cosmodrome.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from cosmodrome.client.acl import AclHook
+    from cosmodrome.client.batches import split_batches
+    from cosmodrome.client.blocking import (
+        LitePullConsumer,
+        Producer,
+        PullConsumer,
+        PulledMessage,
+        PushConsumer,
+        RequestProducer,
+        TopicReader,
+        TransactionProducer,
+    )
+    from cosmodrome.client.hooks import (
+        ConsumeContext,
+        ConsumeHook,
+        FilterContext,
+        RpcHook,
+        SendContext,
+        SendHook,
+        SendMode,
+    )
+    from cosmodrome.client.process_queue import CacheLimits
+    from cosmodrome.client.producer_options import Compression, ProducerOptions
+    from cosmodrome.client.pull_consumer import PullResult, PullStatus
+    from cosmodrome.client.queue_choice import SelectByMachineRoom, select_by_hash, select_randomly
+    from cosmodrome.client.rebalance import (
+        ByConfig,
+        ByMachineRoom,
+        ConsistentHash,
+        MachineRoomNearby,
+        averagely,
+        by_circle,
+    )
+    from cosmodrome.client.results import OrderlyStatus
+    from cosmodrome.client.subscribing import Sql
+    from cosmodrome.client.transactions import TransactionResult, TransactionState
+    from cosmodrome.config import ClientConfig, TlsCheck
+    from cosmodrome.errors import (
+        AlreadyStarted,
+        BrokerError,
+        CallTimeout,
+        ClientError,
+        Closed,
+        ConfigError,
+        ConnectionFailed,
+        CosmodromeError,
+        InvalidArgument,
+        InvalidMessage,
+        LifecycleError,
+        NotStarted,
+        RetryLater,
+        SendAttempt,
+        SendFailed,
+        SuspendQueue,
+        TooManySends,
+        UnknownTopic,
+    )
+    from cosmodrome.model import (
+        ConsumeFrom,
+        Message,
+        MessageModel,
+        MessageQueue,
+        ReceivedMessage,
+        SendResult,
+        SendStatus,
+    )
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "cosmodrome.client.acl": "AclHook",
+            "cosmodrome.client.batches": "split_batches",
+            "cosmodrome.client.blocking": (
+                "LitePullConsumer Producer PullConsumer PulledMessage PushConsumer RequestProducer "
+                "TopicReader TransactionProducer"
+            ),
+            "cosmodrome.client.hooks": "ConsumeContext ConsumeHook FilterContext RpcHook SendContext SendHook SendMode",
+            "cosmodrome.client.process_queue": "CacheLimits",
+            "cosmodrome.client.producer_options": "Compression ProducerOptions",
+            "cosmodrome.client.pull_consumer": "PullResult PullStatus",
+            "cosmodrome.client.queue_choice": "SelectByMachineRoom select_by_hash select_randomly",
+            "cosmodrome.client.rebalance": (
+                "ByConfig ByMachineRoom ConsistentHash MachineRoomNearby averagely by_circle"
+            ),
+            "cosmodrome.client.results": "OrderlyStatus",
+            "cosmodrome.client.subscribing": "Sql",
+            "cosmodrome.client.transactions": "TransactionResult TransactionState",
+            "cosmodrome.config": "ClientConfig TlsCheck",
+            "cosmodrome.errors": (
+                "AlreadyStarted BrokerError CallTimeout ClientError Closed ConfigError ConnectionFailed "
+                "CosmodromeError InvalidArgument InvalidMessage LifecycleError NotStarted RetryLater "
+                "SendAttempt SendFailed SuspendQueue TooManySends UnknownTopic"
+            ),
+            "cosmodrome.model": "ConsumeFrom Message MessageModel MessageQueue ReceivedMessage SendResult SendStatus",
+        },
+    )
 
 __all__ = [
     "AclHook",

@@ -3,19 +3,60 @@
 from __future__ import annotations
 
 import logging
+from importlib import import_module
 from typing import Any
 
 import click
 
 from cosmodrome import __version__
-from cosmodrome.cli import find, messages, pipeline, serve, sql, store, trace
 from cosmodrome.errors import CosmodromeError
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
+# Command → the module that defines it under its own name, imported when the command runs, and its line in the help.
+COMMANDS = {
+    "broker": ("cosmodrome.cli.serve", "Start a broker."),
+    "find": (
+        "cosmodrome.cli.find",
+        "Show messages of TOPIC that are stored: by key, by id, by place, or by the time they were stored.",
+    ),
+    "namesrv": ("cosmodrome.cli.serve", "Start a name server."),
+    "pipeline": ("cosmodrome.cli.pipeline", "Ready Spark jobs over topics: archive, replay, SQL, reports."),
+    "send": ("cosmodrome.cli.messages", "Send BODY to TOPIC; BODY - reads it from standard input."),
+    "sql": ("cosmodrome.cli.sql", "Ask QUERY in Spark's SQL; the topics it names are its tables."),
+    "store": ("cosmodrome.cli.store", "Inspect, verify or repair a store folder."),
+    "tail": ("cosmodrome.cli.messages", "Show the messages of TOPIC as they come."),
+    "trace": (
+        "cosmodrome.cli.trace",
+        "Show the life of the message MSG_ID: who sent it, where it went, who consumed it.",
+    ),
+    "up": ("cosmodrome.cli.serve", "Start a name server and a broker in one process."),
+}
+
 
 class CosmodromeGroup(click.Group):
-    """What goes wrong is told in one line with exit code 1; a traceback means a bug."""
+    """A group of commands whose modules are imported when they are called.
+
+    What goes wrong is told in one line with exit code 1; a traceback means a bug.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *COMMANDS})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in COMMANDS and cmd_name not in self.commands:
+            module, _ = COMMANDS[cmd_name]
+            self.add_command(getattr(import_module(module), cmd_name), cmd_name)
+        return super().get_command(ctx, cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands without importing them: each import costs as much as the whole help."""
+        rows = []
+        for name in self.list_commands(ctx):
+            command = self.commands.get(name)
+            rows.append((name, COMMANDS[name][1] if command is None else command.get_short_help_str()))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -33,17 +74,6 @@ def main(verbose: int) -> None:
     logging.basicConfig(level=level, format=LOG_FORMAT)
     logging.getLogger("asyncio").setLevel(logging.WARNING)
 
-
-main.add_command(serve.up)
-main.add_command(serve.namesrv)
-main.add_command(serve.broker)
-main.add_command(messages.send)
-main.add_command(messages.tail)
-main.add_command(find.find)
-main.add_command(trace.trace)
-main.add_command(store.store)
-main.add_command(pipeline.pipeline)
-main.add_command(sql.sql)
 
 if __name__ == "__main__":
     main()

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 import click
 
 from cosmodrome.cli.access import Access, access_options, hints_at_start
 from cosmodrome.cli.options import duration, instant, output_option
 from cosmodrome.cli.output import echo_json, message_json, message_text, send_result_json, send_result_text
-from cosmodrome.client.instance import Instance
-from cosmodrome.client.producer import Producer
-from cosmodrome.client.queue_reader import TopicReader
-from cosmodrome.client.subscribing import Sql
-from cosmodrome.clock import SystemClock
 from cosmodrome.errors import RouteNotFound
 from cosmodrome.model import ALL_TAGS, Message, SendResult
-from cosmodrome.net.loop import run
+
+if TYPE_CHECKING:
+    from cosmodrome.client.queue_reader import TopicReader
+
+# Each command imports its own half of the client, for imports are most of what a short command costs.
 
 CLI_GROUP = "cosmodrome-cli"
 
@@ -73,7 +74,7 @@ def send(
         deliver_at=deliver_at,
     )
     with hints_at_start():
-        result = run(_send(message, access, timeout_ms))
+        result = asyncio.run(_send(message, access, timeout_ms))  # for one message, uvloop's import costs more
     if output == "json":
         echo_json(send_result_json(result))
     else:
@@ -91,6 +92,8 @@ def _properties(pairs: tuple[str, ...]) -> dict[str, str]:
 
 
 async def _send(message: Message, access: Access, timeout_ms: int) -> SendResult:
+    from cosmodrome.client.producer import Producer
+
     async with Producer(CLI_GROUP, rpc_hooks=access.rpc_hooks, config=access.config) as producer:
         return await producer.send(message, timeout_ms=timeout_ms)
 
@@ -114,6 +117,10 @@ def tail(
     topic: str, start: str, limit: int | None, tag: str | None, sql: str | None, access: Access, output: str
 ) -> None:
     """Show the messages of TOPIC as they come. No consumer group is involved, so no group misses anything."""
+    from cosmodrome.client.queue_reader import TopicReader
+    from cosmodrome.client.subscribing import Sql
+    from cosmodrome.net.loop import run
+
     if tag is not None and sql is not None:
         raise click.UsageError("give --tag or --sql, not both")
     expression = Sql(sql) if sql is not None else tag or ALL_TAGS
@@ -134,6 +141,9 @@ def tail(
 
 async def _look_for(topic: str, access: Access) -> None:
     """Ask a name server once, for a reader would go on asking: where none answers, nothing is worth waiting for."""
+    from cosmodrome.client.instance import Instance
+    from cosmodrome.clock import SystemClock
+
     instance = Instance(access.config, SystemClock(), None, rpc_hooks=access.rpc_hooks)
     instance.start()
     try:

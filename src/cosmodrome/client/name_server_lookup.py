@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import urllib.request
-from http.client import HTTPException
 
 from cosmodrome.client.lifecycle import going_on
 from cosmodrome.client.name_servers import NameServers
@@ -40,6 +38,8 @@ class NameServerLookup(NameServers):
 
     async def look_up(self) -> None:
         """ConnectionFailed when the page tells nothing; then what is known stays."""
+        from http.client import HTTPException  # here, as in _read: few clients look up, and all would wait for HTTP
+
         try:
             page = await asyncio.to_thread(_read, self._url)
             addresses = parse_addresses((page.split() or [""])[0])
@@ -68,6 +68,8 @@ class NameServerLookup(NameServers):
 
 
 def _read(url: str) -> str:
+    import urllib.request
+
     with urllib.request.urlopen(url, timeout=LOOKUP_TIMEOUT_SECONDS) as page:
         text: bytes = page.read(MAX_PAGE_BYTES)
     return text.decode()

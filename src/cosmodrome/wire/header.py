@@ -8,14 +8,15 @@
         broker_name: str | None = wire("bname", default=None)
 
 A field without default is required. Decoding converts text to the field's type; encoding leaves None out. Both
-functions are compiled once per class, as dataclasses compile `__init__`, because they run for every message.
+functions are compiled once per class, as dataclasses compile `__init__`, because they run for every message; a class
+compiles them at its first use, for a program uses few of these classes and would wait for all of them at its start.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -56,6 +57,17 @@ class Header:
         """The wire form, all values text."""
         return type(self)._encode(self)
 
+    # Once for all classes: a dataclass would compile both for each of them.
+
+    def __eq__(self, other: object) -> bool:
+        if other.__class__ is not self.__class__:
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in _names(type(self)))
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={getattr(self, name)!r}" for name in _names(type(self)))
+        return f"{type(self).__qualname__}({values})"
+
 
 def wire(name: str, *, default: Any = dataclasses.MISSING, short: str | None = None) -> Any:
     """A field whose wire name is not its own in camelCase; `short` is its name in lettered (V2) headers."""
@@ -64,11 +76,26 @@ def wire(name: str, *, default: Any = dataclasses.MISSING, short: str | None = N
 
 @dataclass_transform(field_specifiers=(wire,))
 def header(cls: type[T]) -> type[T]:
-    made: type[T] = dataclasses.dataclass(slots=True)(cls)
-    names = {f.name: f.metadata.get("name") or camel_case(f.name) for f in dataclasses.fields(made)}  # type: ignore[arg-type]
-    made._decode = compile_decode(made, names)
-    made._encode = compile_encode(made, names)
+    made: type[T] = dataclasses.dataclass(slots=True, repr=False, eq=False)(cls)
+
+    def decode(fields: Mapping[str, str]) -> Any:
+        made._decode = compile_decode(made, _wire_names(made))
+        return made._decode(fields)
+
+    def encode(self: Any) -> dict[str, str]:
+        made._encode = compile_encode(made, _wire_names(made))
+        return made._encode(self)
+
+    made._decode, made._encode = decode, encode  # each replaces itself when it is called
     return made
+
+
+def _names(cls: type[Header]) -> Iterable[str]:
+    return (f.name for f in dataclasses.fields(cls))  # type: ignore[arg-type]
+
+
+def _wire_names(cls: type[Header]) -> dict[str, str]:
+    return {f.name: f.metadata.get("name") or camel_case(f.name) for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
 
 
 def camel_case(name: str) -> str:

@@ -6,9 +6,23 @@ threads may do so at once. `def` handlers run in threads of their own, so they m
 
 from __future__ import annotations
 
-from cosmodrome.client.blocking.consumers import LitePullConsumer, PullConsumer, PushConsumer, TopicReader
-from cosmodrome.client.blocking.producers import Producer, RequestProducer, TransactionProducer
-from cosmodrome.client.blocking.pulled_message import PulledMessage
+from typing import TYPE_CHECKING
+
+from cosmodrome.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from cosmodrome.client.blocking.consumers import LitePullConsumer, PullConsumer, PushConsumer, TopicReader
+    from cosmodrome.client.blocking.producers import Producer, RequestProducer, TransactionProducer
+    from cosmodrome.client.blocking.pulled_message import PulledMessage
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "cosmodrome.client.blocking.consumers": "LitePullConsumer PullConsumer PushConsumer TopicReader",
+            "cosmodrome.client.blocking.producers": "Producer RequestProducer TransactionProducer",
+            "cosmodrome.client.blocking.pulled_message": "PulledMessage",
+        },
+    )
 
 __all__ = [
     "LitePullConsumer",
