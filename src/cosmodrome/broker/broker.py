@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from cosmodrome.broker.clients import Clients
 from cosmodrome.broker.consumer_offsets import ConsumerOffsets
 from cosmodrome.broker.delays import Delays
 from cosmodrome.broker.groups import Groups
+from cosmodrome.broker.hooks import Hooks
 from cosmodrome.broker.long_polls import HeldPull, LongPolls
 from cosmodrome.broker.overload import Overload
 from cosmodrome.broker.pop.polls import ANY_QUEUE, PollKey
@@ -75,6 +76,7 @@ class Broker:
         await broker.start()                  # serves; `address` is known
         await broker.run(stop)                # until the event `stop` is set
 
+    Its `hooks` watch what is sent and consumed: see `cosmodrome.broker.hooks`.
     Everything happens on one event loop; what blocks (syncing, making and deleting files) goes to threads.
     """
 
@@ -85,7 +87,10 @@ class Broker:
         net_config: NetConfig | None = None,
         clock: Clock | None = None,
         used: DiskUsed = disk_used,
+        *,
+        hooks: Sequence[object] = (),
     ) -> None:
+        self._served = Hooks(hooks).around(self._handle) if hooks else self._handle
         self.config = config
         self.clock: Clock = clock or SystemClock()
         self._net_config = net_config or NetConfig()
@@ -101,7 +106,7 @@ class Broker:
         self._make_services(self._root / "config")
         self.statistics = Statistics(config.broker_cluster_name, self.clock.now_ms(), self.topics.is_system)
         self.overload = Overload(config, store_config.os_page_cache_busy_time_out_mills)
-        self._servers = [self._new_server(self._handle, config.listen_port)]
+        self._servers = [self._new_server(self._served, config.listen_port)]
         if config.vip_listener_enable and config.listen_port > VIP_DISTANCE:  # 0 is any port: nobody looks below it
             self._servers.append(self._new_server(self._handle_vip, config.listen_port - VIP_DISTANCE))
         # What a send adds to every message, made once.
@@ -338,7 +343,7 @@ class Broker:
     def _handle_vip(self, connection: Connection, command: Command) -> Coroutine[Any, Any, Command]:
         if command.code in NOT_FOR_VIP:
             return refuse(command, RequestCodeNotSupported(command.code))
-        return self._handle(connection, command)
+        return self._served(connection, command)
 
     def _put_delivered(self, message: StoreMessage) -> Appended:
         """A message whose time has come is not looked at again: it still says which delay it had."""

@@ -20,6 +20,7 @@ import click
 
 from cosmodrome import state_file
 from cosmodrome.broker.broker import Broker
+from cosmodrome.broker.hooks import load_hooks
 from cosmodrome.cli.options import PORT, config_option, host_option
 from cosmodrome.clock import SystemClock
 from cosmodrome.config import (
@@ -200,8 +201,9 @@ def _broker_setup(properties: dict[str, str], flags: dict[str, Any], *, store: s
 
 
 def _made(setup: _BrokerSetup) -> Broker:
+    hooks = load_hooks()
     with _usable(Path(setup.store.store_path_root_dir)):
-        return Broker(*setup)
+        return Broker(*setup, hooks=hooks)
 
 
 def _made_name_server(config: NameServerConfig) -> NameServer:
