@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from cosmodrome.client.hooks import (
         ConsumeContext,
         ConsumeHook,
+        EndTransactionContext,
+        EndTransactionHook,
         FilterContext,
+        MessageType,
         RpcHook,
         SendContext,
         SendHook,
@@ -79,7 +82,10 @@ else:
         {
             "cosmodrome.client.acl": "AclHook",
             "cosmodrome.client.batches": "split_batches",
-            "cosmodrome.client.hooks": "ConsumeContext ConsumeHook FilterContext RpcHook SendContext SendHook SendMode",
+            "cosmodrome.client.hooks": (
+                "ConsumeContext ConsumeHook EndTransactionContext EndTransactionHook FilterContext "
+                "MessageType RpcHook SendContext SendHook SendMode"
+            ),
             "cosmodrome.client.lite_pull_consumer": "LitePullConsumer",
             "cosmodrome.client.process_queue": "CacheLimits",
             "cosmodrome.client.producer": "Producer",
@@ -130,6 +136,8 @@ __all__ = [
     "ConsumeFrom",
     "ConsumeHook",
     "CosmodromeError",
+    "EndTransactionContext",
+    "EndTransactionHook",
     "FilterContext",
     "InvalidArgument",
     "InvalidMessage",
@@ -139,6 +147,7 @@ __all__ = [
     "Message",
     "MessageModel",
     "MessageQueue",
+    "MessageType",
     "NotStarted",
     "OrderlyStatus",
     "Producer",

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     from cosmodrome.client.hooks import (
         ConsumeContext,
         ConsumeHook,
+        EndTransactionContext,
+        EndTransactionHook,
         FilterContext,
+        MessageType,
         RpcHook,
         SendContext,
         SendHook,
@@ -89,7 +92,10 @@ else:
                 "LitePullConsumer Producer PullConsumer PulledMessage PushConsumer RequestProducer "
                 "TopicReader TransactionProducer"
             ),
-            "cosmodrome.client.hooks": "ConsumeContext ConsumeHook FilterContext RpcHook SendContext SendHook SendMode",
+            "cosmodrome.client.hooks": (
+                "ConsumeContext ConsumeHook EndTransactionContext EndTransactionHook FilterContext "
+                "MessageType RpcHook SendContext SendHook SendMode"
+            ),
             "cosmodrome.client.process_queue": "CacheLimits",
             "cosmodrome.client.producer_options": "Compression ProducerOptions",
             "cosmodrome.client.pull_consumer": "PullResult PullStatus",
@@ -129,6 +135,8 @@ __all__ = [
     "ConsumeFrom",
     "ConsumeHook",
     "CosmodromeError",
+    "EndTransactionContext",
+    "EndTransactionHook",
     "FilterContext",
     "InvalidArgument",
     "InvalidMessage",
@@ -138,6 +146,7 @@ __all__ = [
     "Message",
     "MessageModel",
     "MessageQueue",
+    "MessageType",
     "NotStarted",
     "OrderlyStatus",
     "Producer",

@@ -197,6 +197,7 @@ class Message:
     delay: timedelta | None = None
     deliver_at: datetime | None = None
     sharding_key: str = ""
+    transaction_id: str = field(default="", compare=False)  # set for what executes in a transaction; not sent
 
 
 @dataclass(slots=True)
@@ -223,6 +224,11 @@ class ReceivedMessage:
     def msg_id(self) -> str:
         """The producer's unique id, or the place of the message when there is none."""
         return self.properties.get(Property.UNIQ_KEY, self.offset_msg_id)
+
+    @property
+    def transaction_id(self) -> str:
+        """The id of the transaction in which the message is, or was, sent: its message id."""
+        return self.msg_id
 
     @property
     def tags(self) -> str:

@@ -12,12 +12,15 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from cosmodrome.errors import ConfigError
 from cosmodrome.model import Message, MessageQueue, ReceivedMessage, SendResult
 from cosmodrome.wire.command import Command
 from cosmodrome.wire.trace import Outcome
+
+if TYPE_CHECKING:
+    from cosmodrome.client.transactions import TransactionState
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +33,14 @@ class SendMode(StrEnum):
     SYNC = "SYNC"
     ASYNC = "ASYNC"
     ONEWAY = "ONEWAY"
+
+
+class MessageType(StrEnum):
+    """The kind of message that is sent, in Java's words."""
+
+    NORMAL = "Normal_Msg"
+    TRANSACTION_HALF = "Trans_Msg_Half"
+    DELAYED = "Delay_Msg"
 
 
 @dataclass(slots=True)
@@ -52,6 +63,7 @@ class SendContext:
     error: BaseException | None = None
     properties: dict[str, str] = field(default_factory=dict)
     state: dict[str, Any] = field(default_factory=dict)
+    message_type: MessageType = MessageType.NORMAL
 
     @property
     def message(self) -> Message:
@@ -68,6 +80,31 @@ class SendHook(Protocol):
 
     def after_send(self, context: SendContext) -> None:
         """It has ended, as `context.result` or `context.error` says."""
+        return
+
+
+@dataclass(frozen=True, slots=True)
+class EndTransactionContext:
+    """What a producer tells the broker about a transaction: at once, or when the broker asks (`from_check`).
+
+    `message` is the one that was sent, or the one that the broker asks about. With UNKNOWN the broker asks again.
+    """
+
+    group: str
+    message: Message | ReceivedMessage
+    address: str
+    msg_id: str
+    transaction_id: str
+    state: TransactionState
+    from_check: bool = False
+    namespace: str = ""
+
+
+class EndTransactionHook(Protocol):
+    """Watches the transactions of a producer."""
+
+    def end_transaction(self, context: EndTransactionContext) -> None:
+        """The outcome is known, and the broker is about to hear it."""
         return
 
 

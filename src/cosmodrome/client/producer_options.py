@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cosmodrome.client.faults import AVOIDED_MS, LATENCY_MS
-from cosmodrome.client.hooks import CheckForbidden, SendHook, check_hooks
+from cosmodrome.client.hooks import CheckForbidden, EndTransactionHook, SendHook, check_hooks
 from cosmodrome.client.outgoing import COMPRESS_FROM_BYTES, MAX_BODY_BYTES
 from cosmodrome.client.routes import NEW_TOPIC_QUEUES
 from cosmodrome.client.settings import at_least
@@ -44,6 +44,7 @@ class ProducerOptions:
     max_async_bytes: int = 100 * MIB
     send_hooks: tuple[SendHook, ...] = ()
     check_forbidden: tuple[CheckForbidden, ...] = ()
+    end_transaction_hooks: tuple[EndTransactionHook, ...] = ()
 
     def __post_init__(self) -> None:
         at_least(
@@ -61,6 +62,7 @@ class ProducerOptions:
         check_topic(self.template_topic)
         check_hooks("send_hooks", self.send_hooks, ("before_send", "after_send"))
         check_hooks("check_forbidden", self.check_forbidden, ("__call__",))
+        check_hooks("end_transaction_hooks", self.end_transaction_hooks, ("end_transaction",))
         if not isinstance(self.compression, Compression):
             known = ", ".join(f"Compression.{kind.name}" for kind in Compression)
             raise ConfigError(f"compression is {self.compression!r}; it must be one of {known}")

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 from cosmodrome.client import hooks, outgoing
 from cosmodrome.client.faults import Faults
-from cosmodrome.client.hooks import SendContext, SendMode
+from cosmodrome.client.hooks import MessageType, SendContext, SendMode
 from cosmodrome.client.instance import Instance
 from cosmodrome.client.lines import Place
 from cosmodrome.client.namespaces import unwrap_topic
@@ -34,6 +34,7 @@ from cosmodrome.errors import (
 from cosmodrome.model import MessageQueue, Property, SendResult, SendStatus
 from cosmodrome.wire import properties as properties_string
 from cosmodrome.wire.command import ONEWAY_BIT, Command
+from cosmodrome.wire.record import SysFlag
 from cosmodrome.wire.requests import SendMessage, SendReply
 from cosmodrome.wire.trace import Pub
 
@@ -307,7 +308,16 @@ class Sending:
 
     def _context(self, queue: MessageQueue, ready: Outgoing, address: str, mode: SendMode) -> SendContext:
         shown = self._shown(queue, ready.messages[0].topic, queue.queue_id)
-        return SendContext(self._plain_group, ready.messages, shown, address, mode, ready.unique_id, self._namespace)
+        return SendContext(
+            self._plain_group,
+            ready.messages,
+            shown,
+            address,
+            mode,
+            ready.unique_id,
+            self._namespace,
+            message_type=_message_type(ready),
+        )
 
     def _allowed(self, context: SendContext, ready: Outgoing) -> Outgoing:
         """What is to be sent once all hooks have seen it; those that forbid are asked first."""
@@ -378,6 +388,12 @@ class Sending:
             success=is_safe,
         )
         tracer.note(record, ready.unique_id, keys)
+
+
+def _message_type(ready: Outgoing) -> MessageType:
+    if ready.sys_flag & SysFlag.PREPARED:
+        return MessageType.TRANSACTION_HALF
+    return MessageType.DELAYED if outgoing.is_delayed(ready.messages[0]) else MessageType.NORMAL
 
 
 def _is_retried(refusal: BrokerError, mode: SendMode) -> bool:

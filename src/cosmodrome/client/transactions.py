@@ -7,11 +7,11 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from enum import IntEnum
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast, get_args
 
-from cosmodrome.client import outgoing
+from cosmodrome.client import hooks, outgoing
 from cosmodrome.client.async_sends import FINISH_SECONDS
-from cosmodrome.client.hooks import RpcHook, SendMode
+from cosmodrome.client.hooks import EndTransactionContext, RpcHook, SendMode
 from cosmodrome.client.incoming import received, unpack_body
 from cosmodrome.client.namespaces import unwrap_queue, unwrap_topic, wrap_topic
 from cosmodrome.client.producer import MAX_TRIES, SEND_TIMEOUT_MS, Producer
@@ -21,7 +21,7 @@ from cosmodrome.client.threads import DaemonThreads
 from cosmodrome.clock import Clock
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.config import ClientConfig
-from cosmodrome.errors import ClientError, ConfigError, CosmodromeError, InvalidMessage
+from cosmodrome.errors import ClientError, ConfigError, CosmodromeError, InvalidArgument, InvalidMessage
 from cosmodrome.model import Message, MessageQueue, Property, ReceivedMessage, SendResult, SendStatus
 from cosmodrome.net.connection import Connection
 from cosmodrome.wire import properties as props
@@ -46,6 +46,9 @@ class TransactionState(IntEnum):
     ROLLBACK = SysFlag.ROLLBACK
 
 
+# What becomes of a transaction whose `execute` raised.
+OnError = Literal["unknown", "rollback"]
+
 # As Java writes them down.
 _TRACED_STATES = {
     TransactionState.UNKNOWN: "UNKNOW",
@@ -60,6 +63,15 @@ class TransactionResult(NamedTuple):
 
     sent: SendResult
     state: TransactionState
+
+
+class _Ending(NamedTuple):
+    """A message whose half is stored, and what is to be done about it."""
+
+    message: Message
+    sent: SendResult
+    on_error: OnError
+    timeout_ms: float
 
 
 # What the application does in its own transaction, and how it finds out later what became of that: def or async def.
@@ -136,13 +148,21 @@ class TransactionProducer(Producer):
             await self._clock.sleep(self._poll_route_ms)
 
     async def send_in_transaction(
-        self, message: Message, execute: Execute, *args: Any, timeout_ms: float = SEND_TIMEOUT_MS
+        self,
+        message: Message,
+        execute: Execute,
+        *args: Any,
+        on_error: OnError = "unknown",
+        timeout_ms: float = SEND_TIMEOUT_MS,
     ) -> TransactionResult:
         """Store the message, call `execute(message, *args)`, and tell the broker its outcome.
 
-        Whatever `execute` raises is raised again, and the transaction stays open: the broker will ask. A cancellation
-        reaches an `execute` that is an async def; one that is a def goes on in its thread. Once there is an outcome,
-        the broker hears of it in any case.
+        `execute` gets a copy of the message that has the `transaction_id`. What it raises is raised again, and the
+        transaction stays open: it may have come after the commit of a database, so the broker will ask. With
+        `on_error="rollback"` the broker is told to drop the message instead; that is right only if nothing can fail
+        after the work is done. A cancellation leaves the transaction open in any case; it reaches an `execute` that is
+        an async def, and one that is a def goes on in its thread. Once there is an outcome, the broker hears of it in
+        any case.
         """
         self._require_running()
         outgoing.check_is_message(message)
@@ -152,22 +172,25 @@ class TransactionProducer(Producer):
             )
         if outgoing.is_delayed(message):
             raise InvalidMessage("a message in a transaction cannot be delayed", "delay")
+        if on_error not in get_args(OnError):
+            raise InvalidArgument(f'on_error is {on_error!r}; it must be "unknown" or "rollback"')
         deadline = now() + timeout_ms / 1000
         with self._async_sends.awaited(deadline):
             sent = await self._send_half(message, deadline)
+        ending = _Ending(message, sent, on_error, timeout_ms)
         with self._async_sends.awaited(now() + FINISH_SECONDS):
-            state = await self._execute(message, sent, execute, args, timeout_ms)
+            state = await self._execute(ending, execute, args)
         return TransactionResult(sent, state)
 
-    async def _execute(
-        self, message: Message, sent: SendResult, execute: Execute, args: Sequence[Any], timeout_ms: float
-    ) -> TransactionState:
-        if sent.status is not SendStatus.SEND_OK:
+    async def _execute(self, ending: _Ending, execute: Execute, args: Sequence[Any]) -> TransactionState:
+        if ending.sent.status is not SendStatus.SEND_OK:
             # It may be lost; what must not be is done only after it is safe.
-            return await self._settle(message, sent, _rolled_back(), timeout_ms)
+            return await self._settle(ending, _rolled_back())
+        message = outgoing.snapshot(ending.message)
+        message.transaction_id = ending.sent.msg_id
         if inspect.iscoroutinefunction(execute):
-            return await self._settle(message, sent, execute(message, *args), timeout_ms)
-        work = self._settle(message, sent, _in_thread(self._executing, execute, message, *args), timeout_ms)
+            return await self._settle(ending, execute(message, *args))
+        work = self._settle(ending, _in_thread(self._executing, execute, message, *args))
         return await asyncio.shield(self._async_sends.finish(work))
 
     async def _send_half(self, message: Message, deadline: float) -> SendResult:
@@ -176,23 +199,27 @@ class TransactionProducer(Producer):
         half = ready._replace(properties=properties, sys_flag=ready.sys_flag | SysFlag.PREPARED)
         return await self._send_chosen(half, None, None, None, deadline, SendMode.SYNC)
 
-    async def _settle(
-        self, message: Message, sent: SendResult, outcome: Awaitable[TransactionState], timeout_ms: float
-    ) -> TransactionState:
+    async def _settle(self, ending: _Ending, outcome: Awaitable[TransactionState]) -> TransactionState:
         """Wait for the outcome, and tell the broker."""
         state = TransactionState.UNKNOWN
         try:
-            state = _decided("execute", await outcome)
+            try:
+                returned = await outcome
+            except Exception:
+                if ending.on_error == "rollback":
+                    state = TransactionState.ROLLBACK
+                raise
+            state = _decided("execute", returned)
         finally:
+            sent = ending.sent
             address = self._instance.routes.address(sent.queue.broker_name) or ""
-            self._trace_end(message, sent.msg_id, address, state)
-        await asyncio.shield(self._async_sends.finish(self._end(sent, state, timeout_ms)))
+            self._note_end(ending.message, sent.msg_id, address, state)
+            if state is not TransactionState.UNKNOWN:
+                await asyncio.shield(self._async_sends.finish(self._end(sent, state, ending.timeout_ms)))
         return state
 
     async def _end(self, sent: SendResult, state: TransactionState, timeout_ms: float) -> None:
-        """Tell the broker. If it does not hear, it will ask; if there is nothing to tell, too."""
-        if state is TransactionState.UNKNOWN:
-            return
+        """Tell the broker. If it does not hear, it will ask."""
         _, _, physical_offset = parse_offset_msg_id(sent.offset_msg_id)
         request = EndTransaction(
             self._group,
@@ -226,7 +253,7 @@ class TransactionProducer(Producer):
         message.queue = unwrap_queue(self._namespace, message.queue)
         # As a task: `check` may use what needs one, and answers to brokers begin without.
         state = _decided("check", await asyncio.create_task(self._checked(message)))
-        self._trace_end(message, message.msg_id, connection.peer, state, from_check=True)
+        self._note_end(message, message.msg_id, connection.peer, state, from_check=True)
         answer = EndTransaction(
             self._group,
             asked.tran_state_table_offset,
@@ -246,7 +273,7 @@ class TransactionProducer(Producer):
             return cast(TransactionState, await self._check(message))
         return await _in_thread(self._checking, self._check, message)
 
-    def _trace_end(
+    def _note_end(
         self,
         message: Message | ReceivedMessage,
         msg_id: str,
@@ -255,7 +282,12 @@ class TransactionProducer(Producer):
         *,
         from_check: bool = False,
     ) -> None:
-        """Write down what was decided, also if that is nothing. A transaction's id is that of its message."""
+        """Show hooks and traces what was decided, also if that is nothing. The id is that of the message."""
+        if watching := self._options.end_transaction_hooks:
+            context = EndTransactionContext(
+                self._plain_group, message, address, msg_id, msg_id, state, from_check, self._namespace
+            )
+            hooks.tell([hook.end_transaction for hook in watching], context)
         if self._tracer is None:
             return
         keys = outgoing.joined_keys(message.keys)

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from cosmodrome.client.hooks import RpcHook, SendContext, SendHook, SendMode
+from cosmodrome.client.hooks import MessageType, RpcHook, SendContext, SendHook, SendMode
 from cosmodrome.client.lite_pull_consumer import LitePullConsumer
 from cosmodrome.client.producer import Producer
 from cosmodrome.client.producer_options import ProducerOptions
 from cosmodrome.client.push_consumer import PushConsumer
+from cosmodrome.client.transactions import TransactionProducer, TransactionState
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.config import ClientConfig
 from cosmodrome.errors import BrokerError, ConfigError, InvalidMessage
 from cosmodrome.model import Message, MessageQueue
 from cosmodrome.wire import properties as properties_string
 from cosmodrome.wire.command import Command
-from cosmodrome.wire.requests import SendMessage
+from cosmodrome.wire.requests import SendMessage, SendReply
 from tests.unit.client.fake_cluster import fake_cluster
 
 SEND = RequestCode.SEND_MESSAGE_V2
@@ -268,3 +270,31 @@ async def test_hooks_are_shown_the_names_of_the_application() -> None:
             await producer.send(Message("T", b"x"))
     (context,) = hook.after
     assert (context.group, context.queue.topic, context.namespace) == ("g", "T", "INST")
+
+
+async def test_hooks_see_what_kind_of_message_it_is_in_javas_words() -> None:
+    hook = Watching()
+    options = ProducerOptions(send_hooks=(hook,))
+    async with (
+        fake_cluster(T=1) as cluster,
+        TransactionProducer(
+            "g", cluster.namesrv, check=lambda message: TransactionState.UNKNOWN, options=options
+        ) as producer,
+    ):
+        await producer.send(Message("T", b"x"))
+        await producer.send_batch([Message("T", b"x")])
+        await producer.send(Message("T", b"x", delay_level=3))
+        await producer.send_oneway(Message("T", b"x", delay=timedelta(seconds=5)))
+        cluster.broker.answers[RequestCode.END_TRANSACTION] = lambda command: command.reply()
+        offset_id = "7F00000100002A9F0000000000000000"
+        cluster.broker.answers[SEND] = lambda command: command.reply(header=SendReply(offset_id, 0, 0, "t"))
+        await producer.send_in_transaction(Message("T", b"x"), lambda message: TransactionState.COMMIT)
+    kinds = [context.message_type for context in hook.before]
+    assert kinds == [
+        MessageType.NORMAL,
+        MessageType.NORMAL,
+        MessageType.DELAYED,
+        MessageType.DELAYED,
+        MessageType.TRANSACTION_HALF,
+    ]
+    assert [kind.value for kind in MessageType] == ["Normal_Msg", "Trans_Msg_Half", "Delay_Msg"]

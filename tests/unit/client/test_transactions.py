@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from cosmodrome.client.hooks import RpcHook
+from cosmodrome.client.hooks import EndTransactionContext, RpcHook
+from cosmodrome.client.producer_options import ProducerOptions
 from cosmodrome.client.transactions import TransactionProducer, TransactionState
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.config import ClientConfig
-from cosmodrome.errors import ClientError, ConfigError, InvalidMessage
+from cosmodrome.errors import ClientError, ConfigError, InvalidArgument, InvalidMessage
 from cosmodrome.model import Message, ReceivedMessage, SendStatus
 from cosmodrome.testing import FakeClock
 from cosmodrome.wire import properties as properties_string
@@ -438,3 +439,108 @@ async def test_the_answer_to_a_question_is_shown_to_request_hooks() -> None:
             await asked(cluster, producer, question("g"))
             (end,) = await cluster.broker.asked.wait_for(END)
     assert end.fields["Signature"] == "s"
+
+
+# --- what fails, and who watches
+
+
+@pytest.mark.parametrize("is_coroutine", [False, True])
+async def test_what_fails_may_have_been_done_so_the_transaction_stays_open(is_coroutine: bool) -> None:
+    async with fake_cluster(T=4) as cluster, transactional(cluster) as producer:
+        with pytest.raises(OSError, match="after the commit"):
+            await producer.send_in_transaction(Message("T", b"a"), failing(is_coroutine))
+        assert cluster.broker.asked.count(END) == 0
+
+
+@pytest.mark.parametrize("is_coroutine", [False, True])
+async def test_who_knows_that_nothing_was_done_has_the_message_dropped(is_coroutine: bool) -> None:
+    async with fake_cluster(T=4) as cluster, transactional(cluster) as producer:
+        with pytest.raises(OSError, match="after the commit"):
+            await producer.send_in_transaction(Message("T", b"a"), failing(is_coroutine), on_error="rollback")
+        (ended,) = map(EndTransaction.decode, cluster.broker.asked.of(END))
+        assert ended.commit_or_rollback == ROLLBACK
+
+
+async def test_no_decision_and_a_cancellation_leave_the_transaction_open_whatever_errors_do() -> None:
+    async with fake_cluster(T=4) as cluster, transactional(cluster) as producer:
+        nothing: Any = None
+        with pytest.raises(ClientError, match="execute returned None"):
+            await producer.send_in_transaction(Message("T", b"a"), saying(nothing), on_error="rollback")
+        began = asyncio.Event()
+
+        async def pay(_message: Message) -> TransactionState:
+            began.set()
+            return await asyncio.Future()
+
+        sending = asyncio.create_task(producer.send_in_transaction(Message("T", b"a"), pay, on_error="rollback"))
+        await began.wait()
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+        assert cluster.broker.asked.count(END) == 0
+
+
+async def test_another_word_for_what_errors_do_is_refused_before_anything_is_sent() -> None:
+    wrong: Any = "commit"
+    async with fake_cluster(T=4) as cluster, transactional(cluster) as producer:
+        with pytest.raises(InvalidArgument, match="on_error is 'commit'"):
+            await producer.send_in_transaction(Message("T", b"a"), saying(COMMIT), on_error=wrong)
+        assert cluster.broker.asked.count(SEND) == 0
+
+
+def failing(is_coroutine: bool) -> Callable[..., Any]:
+    def fail(_message: Message) -> TransactionState:
+        raise OSError("after the commit")
+
+    async def fail_later(_message: Message) -> TransactionState:
+        raise OSError("after the commit")
+
+    return fail_later if is_coroutine else fail
+
+
+async def test_what_is_executed_knows_the_id_of_its_transaction() -> None:
+    seen = []
+
+    def pay(message: Message, order: str) -> TransactionState:
+        seen.append((message.transaction_id, message.body, order))
+        return COMMIT
+
+    message = Message("T", b"a")
+    async with fake_cluster(T=4) as cluster, transactional(cluster) as producer:
+        results = [await producer.send_in_transaction(message, pay, str(number)) for number in range(2)]
+    assert seen == [(result.sent.msg_id, b"a", str(number)) for number, result in enumerate(results)]
+    assert message.transaction_id == ""  # one message may be sent in several at once
+
+
+class Watching:
+    def __init__(self) -> None:
+        self.seen: list[EndTransactionContext] = []
+
+    def end_transaction(self, context: EndTransactionContext) -> None:
+        self.seen.append(context)
+        raise RuntimeError("a hook that only watches does no harm")
+
+
+@pytest.mark.parametrize("state", TransactionState)
+async def test_hooks_see_what_brokers_are_told(state: TransactionState) -> None:
+    hook = Watching()
+    async with fake_cluster(T=4) as cluster:
+        cluster.broker.answers[SEND] = storing()
+        cluster.broker.answers[END] = lambda command: command.reply()
+        options = ProducerOptions(end_transaction_hooks=(hook,))
+        async with TransactionProducer("g", cluster.namesrv, check=saying(state), options=options) as producer:
+            result = await producer.send_in_transaction(Message("T", b"a"), saying(state))
+            (at_once,) = hook.seen
+            await asked(cluster, producer, question("g", b"x"))
+            await cluster.broker.asked.wait_for(END, 1 if state is UNKNOWN else 2)
+    when_asked = hook.seen[1]
+    assert (at_once.group, at_once.message, at_once.msg_id) == ("g", Message("T", b"a"), result.sent.msg_id)
+    assert (at_once.address, at_once.transaction_id) == (cluster.broker.address, result.sent.msg_id)
+    assert (when_asked.message.body, when_asked.from_check, at_once.from_check) == (b"x", True, False)
+    assert [context.state for context in hook.seen] == [state, state]
+
+
+def test_a_hook_without_its_method_is_refused() -> None:
+    nothing: Any = object()
+    with pytest.raises(ConfigError, match=r"end_transaction_hooks: .* has no end_transaction"):
+        ProducerOptions(end_transaction_hooks=(nothing,))
