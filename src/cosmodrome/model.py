@@ -69,6 +69,7 @@ class Property:
     MAX_OFFSET = "MAX_OFFSET"
     ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
     CONSUME_START_TIME = "CONSUME_START_TIME"
+    LAST_ERROR = "COSMODROME_LAST_ERROR"  # ours: why the last delivery to this group failed
     POP_CK = "POP_CK"
     FIRST_POP_TIME = "1ST_POP_TIME"
     TRAN_MSG = "TRAN_MSG"

@@ -122,7 +122,7 @@ async def test_a_subscription_changes_at_run_time(cluster: Cluster) -> None:
     async with consumer(cluster, fresh("group"), topic, inbox, "red") as member:
         await send(cluster, Message(topic, b"blue-0", tags="blue"), Message(topic, b"red-0", tags="red"))
         await inbox.has([b"red-0"])
-        member.subscribe(topic, "blue", inbox)
+        member.subscribe(topic, "blue", inbox, replace=True)
         await until_wanted(cluster, topic, "blue", inbox)
         assert b"blue-0" not in inbox.bodies
         member.subscribe(topic, Sql("TAGS = 'green'"), inbox)

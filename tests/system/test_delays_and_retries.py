@@ -174,10 +174,14 @@ def _waited_ms(message: dict[str, Any]) -> int:
 # --- retries and dead letters
 
 
-async def test_a_failing_handler_gets_its_message_again_and_then_it_is_a_dead_letter(tmp_path: Path) -> None:
+async def test_a_failing_handler_gets_its_message_again_and_then_it_is_a_dead_letter(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     tries: list[tuple[str, str, int]] = []
+    errors: list[str | None] = []
 
     def fail(message: ReceivedMessage) -> None:
+        errors.append(message.properties.get("COSMODROME_LAST_ERROR"))
         tries.append((message.topic, message.msg_id, message.reconsume_times))
         raise RuntimeError("no")
 
@@ -199,6 +203,15 @@ async def test_a_failing_handler_gets_its_message_again_and_then_it_is_a_dead_le
     assert (dead.body, dead.tags, dead.msg_id, dead.reconsume_times) == (b"poison", "bad", sent.msg_id, 3)
     assert dead.properties["RETRY_TOPIC"] == TOPIC
     assert dead.properties["ORIGIN_MESSAGE_ID"] == sent.offset_msg_id
+    assert dead.properties["COSMODROME_LAST_ERROR"] == "RuntimeError: no"
+    assert errors == [None, "RuntimeError: no", "RuntimeError: no"], "a later delivery says why the one before failed"
+    place = f"broker=broker-a queue={sent.queue.queue_id} offset=0"
+    ids = f"group={GROUP} topic={TOPIC} {place} msg_id={sent.msg_id} attempt=1"
+    assert f'handler failed: {ids} next=10s reason="RuntimeError: no"' in caplog.text
+    stored = f"dead letter stored: group={GROUP} topic={TOPIC} msg_id={sent.msg_id} attempt=3 reason='RuntimeError: no'"
+    assert caplog.text.count(stored) == 1
+    assert caplog.text.count("next=dead-letters") == 1
+    assert caplog.text.count(f"message sent to the dead letters: group={GROUP}") == 1
 
 
 async def test_each_retry_waits_a_level_longer_and_keeps_its_origin(tmp_path: Path) -> None:
@@ -304,3 +317,23 @@ async def test_a_retry_that_a_client_sends_itself(
         await post.clock.advance(1_000)
         (record,) = post.stored(target)
         assert (record.reconsume_times, props.find(record.properties, "RETRY_TOPIC")) == (times, TOPIC)
+
+
+@pytest.mark.parametrize(
+    ("room", "told", "noted"),
+    [
+        (1_000, "RuntimeError: no\x02NAME\x01value", "RuntimeError: no NAME value"),
+        (1_000, "x" * 1_000, "x" * 256),
+        (1_000, None, None),
+        (300, "RuntimeError: no", None),  # the message must not be lost for its properties
+    ],
+)
+async def test_a_message_that_is_sent_back_says_why_if_there_is_room(
+    tmp_path: Path, room: int, told: str | None, noted: str | None
+) -> None:
+    async with post_office(tmp_path) as post:
+        offset = await post.send(b"x", UNIQ_KEY="U", big="x" * (props.MAX_SIZE_BYTES - 130 - room))
+        request = Command.request(RequestCode.CONSUMER_SEND_MSG_BACK, SendBack(offset, GROUP, -1, last_error=told))
+        assert (await post.call(request)).code == ResponseCode.SUCCESS
+        (dead,) = post.stored(DEAD)
+    assert props.decode(dead.properties).get("COSMODROME_LAST_ERROR") == noted

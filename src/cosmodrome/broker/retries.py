@@ -11,6 +11,10 @@ from cosmodrome.wire.requests import SendBack
 # The first retry waits as long as this delay level says, each one after it a level longer.
 FIRST_RETRY_LEVEL = 3
 NO_DELAY = 0
+# Why a consumer failed is noted as far as this.
+MAX_ERROR_CHARACTERS = 256
+OTHERS_BYTES = 512  # room for the properties that the broker notes on the way
+_SEPARATORS = dict.fromkeys((*range(32), 127), " ")
 
 
 def is_dead(record: Record, group: GroupConfig, request: SendBack) -> bool:
@@ -23,13 +27,26 @@ def retry_level(record: Record, request: SendBack) -> int:
     return request.delay_level or FIRST_RETRY_LEVEL + record.reconsume_times
 
 
-def returned(record: Record, topic: str, queue_id: int, level: int, store_host: bytes) -> StoreMessage:
+def returned(
+    record: Record, topic: str, queue_id: int, level: int, store_host: bytes, last_error: str | None = None
+) -> StoreMessage:
     """The message once more, on its way to its group's retry or dead letter topic."""
     properties = props.decode(record.properties)
     properties.setdefault(Property.RETRY_TOPIC, record.topic)
     properties.setdefault(Property.ORIGIN_MESSAGE_ID, record.offset_msg_id)
     properties[Property.DELAY] = str(level)
+    _note_error(properties, last_error)
     message = StoreMessage.again(record, topic, queue_id, props.encode(properties))
     message.store_host = store_host
     message.reconsume_times += 1
     return message
+
+
+def _note_error(properties: dict[str, str], last_error: str | None) -> None:
+    """Note why the consumer failed, if there is room for that: a message must not be lost for its properties."""
+    before = properties.pop(Property.LAST_ERROR, None)
+    error = before if last_error is None else last_error[:MAX_ERROR_CHARACTERS].translate(_SEPARATORS)
+    if error:
+        size = len(props.encode(properties | {Property.LAST_ERROR: error}).encode(errors="replace"))
+        if size <= props.MAX_SIZE_BYTES - OTHERS_BYTES:
+            properties[Property.LAST_ERROR] = error

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from cosmodrome.client.consume_stats import ConsumeStatistics
+from cosmodrome.client.described import described_queue, duration
 from cosmodrome.client.incoming import received_messages
 from cosmodrome.client.instance import Instance
 from cosmodrome.client.offsets import OffsetStore
@@ -27,6 +28,9 @@ log = logging.getLogger(__name__)
 # Apache's on a busy machine.
 SETTLE_SECONDS = 0.05
 NEVER = float("-inf")
+# A limit that holds a queue for so long is in the log, and again each time as much has passed. A reader that is ahead
+# of its handlers is held for moments all the time, which is no news.
+HOLD_LOG_INTERVAL_MS = 5_000
 
 Deliver = Callable[[list[ReceivedMessage], ProcessQueue], None]
 
@@ -91,11 +95,32 @@ class AssignedQueue(Puller):
         self._statistics = statistics
         self._is_ours = is_ours
         self._asked_ms = 0
+        self._told_ms = 0  # when the log last said that a limit holds the queue
         self._carried_at = NEVER  # when the pull was sent that commits and is not answered
 
     @property
     def _is_full(self) -> bool:
-        return self._pace.paused or self.process.is_full or not self._is_ours(self.queue)
+        return self._pace.paused or self._is_held() or not self._is_ours(self.queue)
+
+    def _is_held(self) -> bool:
+        """Whether a limit of the cache keeps the queue from being pulled; say so in the log while that lasts."""
+        process, hold = self.process, self.process.hold
+        if hold is None:
+            process.held_since_ms = None
+            return False
+        now_ms = self._clock.now_ms()
+        if process.held_since_ms is None:
+            process.held_since_ms = self._told_ms = now_ms
+        if now_ms - self._told_ms >= HOLD_LOG_INTERVAL_MS:
+            self._told_ms = now_ms
+            log.warning(
+                "consumer flow control: %s limit=%s cached=%d allowed=%d held=%s oldest_offset=%d",
+                described_queue(self._group, self.queue),
+                *hold,
+                duration(now_ms - process.held_since_ms),
+                process.commit_offset,
+            )
+        return True
 
     @property
     def _pause_ms(self) -> int:

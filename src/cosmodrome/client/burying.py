@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
+from cosmodrome.client.described import FIRST_RETRY_LEVEL, described, quoted, reason_noted
 from cosmodrome.client.instance import Instance
 from cosmodrome.client.namespaces import wrap_topic
-from cosmodrome.client.retry_copies import FIRST_RETRY_LEVEL, retry_copy
+from cosmodrome.client.retry_copies import retry_copy
 from cosmodrome.client.sending_back import SEND_BACK_TIMEOUT_MS, hand_over
 from cosmodrome.clock import Clock
 from cosmodrome.codes import RequestCode
 from cosmodrome.errors import CosmodromeError
-from cosmodrome.model import MessageModel, ReceivedMessage
+from cosmodrome.model import MessageModel, ReceivedMessage, dead_letter_topic
 from cosmodrome.wire.command import Command
 from cosmodrome.wire.requests import SendMessage
 
@@ -33,7 +34,11 @@ class Buries:
     async def __call__(self, message: ReceivedMessage) -> bool:
         """Whether that succeeded."""
         if self.model is MessageModel.BROADCASTING:
-            log.warning("%s failed and is dropped: nobody keeps what is broadcast", message.msg_id)
+            log.warning(
+                "message dropped, nothing broadcast comes again: %s reason=%s",
+                described(self.group, [message]),
+                quoted(reason_noted(message)),
+            )
             return True
         topic = wrap_topic(self.namespace, message.topic)
         header, body = given_up(message, self.group, topic, self._limit(message), self.clock.now_ms())
@@ -41,11 +46,18 @@ class Buries:
         try:
             await hand_over(self.instance, message.queue.broker_name, request, SEND_BACK_TIMEOUT_MS)
         except CosmodromeError as error:
-            log.warning("%s could not be given up: %s", message.msg_id, error)
+            ids = described(self.group, [message])
+            log.warning("message not taken as a dead letter: %s error=%s", ids, quoted(str(error)))
             return False
         except Exception:  # a hook may raise anything, and the queue must go on
-            log.exception("%s could not be given up", message.msg_id)
+            log.exception("message not taken as a dead letter: %s", described(self.group, [message]))
             return False
+        log.warning(
+            "message sent to the dead letters: %s dead_letter_topic=%s reason=%s",
+            described(self.group, [message]),
+            dead_letter_topic(self.group),
+            quoted(reason_noted(message)),
+        )
         return True
 
     def _limit(self, message: ReceivedMessage) -> int:

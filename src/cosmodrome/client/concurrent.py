@@ -10,11 +10,20 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cosmodrome.client.handlers import Calls, Consume, described, drained, this_task
+from cosmodrome.client.described import (
+    BROKER_DECIDES_DELAY,
+    described,
+    duration,
+    next_delay,
+    note_failure,
+    quoted,
+    reason_of,
+)
+from cosmodrome.client.handlers import Calls, Consume, drained, this_task
 from cosmodrome.client.lifecycle import cancelled
 from cosmodrome.client.process_queue import ProcessQueue
 from cosmodrome.client.results import Ended
-from cosmodrome.client.sending_back import BROKER_DECIDES_DELAY, LOCAL_RETRY_MS
+from cosmodrome.client.sending_back import LOCAL_RETRY_MS
 from cosmodrome.clock import Clock
 from cosmodrome.errors import RetryLater
 from cosmodrome.model import ReceivedMessage
@@ -54,13 +63,20 @@ class ConcurrentHandlers:
     """
 
     def __init__(
-        self, max_in_flight: int, calls: Calls, send_back: SendBack, clock: Clock, consume_timeout_ms: int
+        self,
+        max_in_flight: int,
+        calls: Calls,
+        send_back: SendBack,
+        clock: Clock,
+        consume_timeout_ms: int,
+        max_reconsume_times: int | None = None,
     ) -> None:
         self._max_in_flight = max_in_flight
         self._calls = calls
         self._send_back = send_back
         self._clock = clock
         self._consume_timeout_ms = consume_timeout_ms
+        self._limit = max_reconsume_times
         self._waiting: deque[Delivery] = deque()
         self._began_ms: dict[Delivery, int] = {}
         self._working: set[asyncio.Task[None]] = set()
@@ -100,16 +116,23 @@ class ConcurrentHandlers:
     async def _failed(self, delivery: Delivery, ended: Ended) -> None:
         """Finish what was done before the failure, and give the rest back to the broker."""
         done, delay_level = 0, BROKER_DECIDES_DELAY
+        assert ended.error is not None, "it failed"
+        reason = reason_of(ended.error)
         if isinstance(ended.error, RetryLater):
             done, delay_level = ended.error.done, ended.error.delay_level
-            log.info("to come again: %s", _of(delivery))
-        else:
-            log.warning("a handler failed: %s", _of(delivery), exc_info=ended.error)
+        if failed := delivery.messages[done:]:
+            ids, again = described(self._calls.group, failed), next_delay(failed[0], delay_level, self._limit)
+            if isinstance(ended.error, RetryLater):
+                log.info("message redelivery requested: %s next=%s reason=%s", ids, again, quoted(reason))
+            else:
+                log.warning("handler failed: %s next=%s reason=%s", ids, again, quoted(reason), exc_info=ended.error)
+            note_failure(failed, reason)
         _finish(delivery.process, delivery.messages[:done])
         await self._give_back(delivery, delay_level)
         kept = delivery.open
         if kept and not self._stopped:
-            log.warning("not taken back, trying again in %d ms: %s", LOCAL_RETRY_MS, described(kept))
+            ids = described(self._calls.group, kept)
+            log.warning("message not taken back, handled here again: %s next=%s", ids, duration(LOCAL_RETRY_MS))
             task = asyncio.create_task(self._retry(replace(delivery, messages=kept)))
             self._retrying.add(task)
             task.add_done_callback(self._retrying.discard)
@@ -134,10 +157,16 @@ class ConcurrentHandlers:
             late = [delivery for delivery, began_ms in self._began_ms.items() if began_ms <= limit_ms]
             for delivery in late:
                 if delivery.open:
-                    log.warning("a handler takes longer than %d ms: %s", self._consume_timeout_ms, _of(delivery))
+                    self._tell_late(delivery)
                     before = len(delivery.open)
                     await self._give_back(delivery, TIMED_OUT_DELAY_LEVEL)
                     delivery.given_back += before - len(delivery.open)
+
+    def _tell_late(self, delivery: Delivery) -> None:
+        late, limit = delivery.open, duration(self._consume_timeout_ms)
+        ids, again = described(self._calls.group, late), next_delay(late[0], TIMED_OUT_DELAY_LEVEL, self._limit)
+        log.warning("handler timed out: %s consume_timeout=%s next=%s", ids, limit, again)
+        note_failure(late, f"the handler did not end within {limit}")
 
     def is_worker(self, task: asyncio.Task[Any] | None) -> bool:
         """Whether it calls handlers."""
@@ -154,7 +183,3 @@ class ConcurrentHandlers:
 def _finish(process: ProcessQueue, messages: Iterable[ReceivedMessage]) -> None:
     if not process.released:
         process.finish(messages)
-
-
-def _of(delivery: Delivery) -> str:
-    return described(delivery.messages)

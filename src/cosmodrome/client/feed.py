@@ -9,13 +9,23 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Self, TypeVar
 from weakref import WeakSet
 
+from cosmodrome.client.described import (
+    BROKER_DECIDES_DELAY,
+    described,
+    duration,
+    next_delay,
+    note_failure,
+    quoted,
+    reason_noted,
+    reason_of,
+)
 from cosmodrome.client.incoming import unpack_body
 from cosmodrome.client.lifecycle import cancelled, whose
 from cosmodrome.client.process_queue import ProcessQueue
 from cosmodrome.client.pulled_message import PulledMessage, Receipt
 from cosmodrome.client.ready import Ready
 from cosmodrome.client.results import GivenBack
-from cosmodrome.client.sending_back import BROKER_DECIDES_DELAY, LOCAL_RETRY_MS
+from cosmodrome.client.sending_back import LOCAL_RETRY_MS
 from cosmodrome.client.watching import Watch
 from cosmodrome.clock import Clock, sleep_unless
 from cosmodrome.errors import CosmodromeError
@@ -75,7 +85,8 @@ class Feed:
         try:
             unpack_body(message)
         except CosmodromeError as error:
-            log.warning("the body of %s can't be unpacked: %s", message.msg_id, error)
+            log.warning("body not unpacked: %s error=%s", described(self._watch.group, [message]), quoted(str(error)))
+            note_failure([message], reason_of(error))
             self._run(self.refuse(message, BROKER_DECIDES_DELAY))
             return False
         return True
@@ -121,10 +132,17 @@ class Feed:
     async def refuse(self, message: PulledMessage, delay_level: int) -> None:
         if not message.open:
             return
+        log.info(
+            "message redelivery requested: %s next=%s reason=%s",
+            described(self._watch.group, [message]),
+            next_delay(message, delay_level),
+            quoted(reason_noted(message)),
+        )
         if await self._send_back(message, delay_level):
             message.ack()  # it is the broker's again
         elif message.open and not self.stopped:
-            log.warning("%s stays here, and is given out again in %d ms", message.msg_id, LOCAL_RETRY_MS)
+            ids = described(self._watch.group, [message])
+            log.warning("message kept, given out here again: %s next=%s", ids, duration(LOCAL_RETRY_MS))
             self._run(self._retry(message))
 
     async def _retry(self, message: PulledMessage) -> None:

@@ -10,10 +10,12 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from typing import Any, NamedTuple, get_origin
 
 from cosmodrome.client import hooks
 from cosmodrome.client.consume_stats import ConsumeStatistics
+from cosmodrome.client.described import described, duration
 from cosmodrome.client.hooks import ConsumeContext, ConsumeHook
 from cosmodrome.client.incoming import unpack_body
 from cosmodrome.client.lifecycle import whose
@@ -32,6 +34,9 @@ DEFAULT_BATCH = 32
 # handler(message) or handler(messages), def or async def; what it returns matters only as `results` says.
 Handler = Callable[[Any], Any]
 
+# A handler that runs for so long, or for the consume timeout if that is shorter, is named in the log.
+STUCK_MS = 60_000
+_STUCK_ROUNDS = 10
 # How long a handler that is cancelled may take to clean up.
 CANCEL_SECONDS = 1.0
 
@@ -98,6 +103,15 @@ def _takes_a_list(handler: Handler) -> bool:
     return (get_origin(annotation) or annotation) in _LIST_TYPES
 
 
+@dataclass(eq=False, slots=True)
+class _Running:
+    """A call under way, and after how long the log names it next."""
+
+    messages: list[ReceivedMessage]
+    began_ms: int
+    due_ms: int
+
+
 class Calls:
     """Calls handlers: an `async def` here, a plain `def` in one of up to `max_threads` threads.
 
@@ -121,7 +135,7 @@ class Calls:
     ) -> None:
         if not 0 <= min_threads <= max_threads or max_threads < 1:
             raise ConfigError(f"min_threads is {min_threads} and max_threads {max_threads}; they must be 0 ≤ min ≤ max")
-        self._group = group
+        self.group = group
         self._clock = clock
         self._namespace = namespace
         self._tracer = tracer
@@ -132,6 +146,8 @@ class Calls:
         self._min_threads = min_threads
         self._threads = DaemonThreads(max_threads, "cosmodrome-handler")
         self._free_threads = asyncio.Semaphore(max_threads)
+        self._stuck_ms = STUCK_MS if consume_timeout_ms is None else min(consume_timeout_ms, STUCK_MS)
+        self._running: set[_Running] = set()
         # By thread: who waits for the handler that runs there.
         self._callers: dict[object, asyncio.Task[Any]] = {}
 
@@ -153,6 +169,16 @@ class Calls:
         began_ms = self._clock.now_ms()
         for message in messages:
             message.properties[Property.CONSUME_START_TIME] = str(began_ms)
+        running = _Running(messages, began_ms, self._stuck_ms)
+        self._running.add(running)
+        try:
+            return await self._call_watched(consume, messages, began_ms, given_back)
+        finally:
+            self._running.discard(running)
+
+    async def _call_watched(
+        self, consume: Consume, messages: list[ReceivedMessage], began_ms: int, given_back: Callable[[], int]
+    ) -> Ended:
         tracing = None if self._tracer is None else self._tracer.consuming(messages)
         context = self._before(messages) if self._hooks else None
         result: Any = None
@@ -181,6 +207,23 @@ class Calls:
         spent_ms, limit_ms = self._clock.now_ms() - began_ms, self._consume_timeout_ms
         is_late = given_back > 0 or (limit_ms is not None and spent_ms >= limit_ms)
         return Ended(result, error, spent_ms, is_late, given_back)
+
+    async def watch(self) -> None:
+        """Name handlers in the log that run for long: after a minute, or the consume timeout, then at each doubling."""
+        while True:
+            await self._clock.sleep(max(self._stuck_ms // _STUCK_ROUNDS, 1))
+            now_ms = self._clock.now_ms()
+            for running in self._running:
+                if (ran_ms := now_ms - running.began_ms) >= running.due_ms:
+                    running.due_ms = 2 * ran_ms
+                    log.warning(
+                        "handler still running: %s running=%s consume_timeout=%s",
+                        described(self.group, running.messages),
+                        duration(ran_ms),
+                        "none"
+                        if self._orderly or self._consume_timeout_ms is None
+                        else duration(self._consume_timeout_ms),
+                    )
 
     def _tell(
         self,
@@ -227,7 +270,7 @@ class Calls:
         return self._callers.get(whose()) or asyncio.current_task()
 
     def _before(self, messages: list[ReceivedMessage]) -> ConsumeContext:
-        context = ConsumeContext(self._group, messages, messages[0].queue, self._namespace)
+        context = ConsumeContext(self.group, messages, messages[0].queue, self._namespace)
         hooks.tell([hook.before_consume for hook in self._hooks], context)
         return context
 
@@ -266,9 +309,3 @@ async def drained(workers: Iterable[asyncio.Task[None]], timeout_ms: int, but_fo
 def unhandled(message: ReceivedMessage) -> None:
     """The handler of messages nobody handles any more: they fail, and end as dead letters rather than unseen."""
     raise ClientError(f"no handler is subscribed to topic {message.topic}")
-
-
-def described(messages: Sequence[ReceivedMessage]) -> str:
-    first = messages[0]
-    more = f" and {len(messages) - 1} more" if len(messages) > 1 else ""
-    return f"{first.topic} {first.msg_id} at {first.queue_offset} of {first.queue}{more}"

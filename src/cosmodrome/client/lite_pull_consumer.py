@@ -13,6 +13,7 @@ from cosmodrome.client.administration import Administration
 from cosmodrome.client.assigned_queue import Pace
 from cosmodrome.client.broker_calls import BrokerCalls
 from cosmodrome.client.consume_stats import ConsumeStatistics
+from cosmodrome.client.described import DEAD_LETTER
 from cosmodrome.client.feed import BatchStream, Feed, MessageStream
 from cosmodrome.client.fetched_queues import FetchedQueues, OnQueues, tell
 from cosmodrome.client.held_queues import Held, Reading
@@ -29,7 +30,7 @@ from cosmodrome.client.reach import START_TIMEOUT_MS
 from cosmodrome.client.rebalance import Strategy, averagely, check_strategy
 from cosmodrome.client.results import GivenBack
 from cosmodrome.client.running_info import Traits, running_info
-from cosmodrome.client.sending_back import DEAD_LETTER, SendsBack
+from cosmodrome.client.sending_back import MAX_RECONSUME_TIMES, SendsBack
 from cosmodrome.client.settings import (
     at_least,
     at_least_or_none,
@@ -70,8 +71,6 @@ LOOK_AT_CONNECTION_MS = 1_000
 STOP_TIMEOUT_MS = 10_000
 # How long a queue that was assigned just now is waited for; its broker has to be found and asked for an offset.
 ASSIGN_TIMEOUT_MS = 5_000
-# How often a message of an assigned queue is given out again, unless told otherwise: as often as groups have it.
-MAX_RECONSUME_TIMES = 16
 
 L = TypeVar("L", bound=OnQueues)
 

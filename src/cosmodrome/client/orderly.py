@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from cosmodrome.client.concurrent import Delivery
-from cosmodrome.client.handlers import Calls, Consume, described, drained, this_task
+from cosmodrome.client.described import described, described_queue, duration, note_failure, quoted, reason_of
+from cosmodrome.client.handlers import Calls, Consume, drained, this_task
 from cosmodrome.client.process_queue import ProcessQueue
 from cosmodrome.client.results import Ended, OrderlyStatus, status_of
 from cosmodrome.clock import Clock
@@ -210,7 +211,8 @@ class OrderlyHandlers:
             case OrderlyStatus.SUSPEND:
                 return await self._failed(lane, ended)
             case OrderlyStatus.ROLLBACK:
-                log.info("rolled back: %s", described(_messages(lane.handled + portion)))
+                ids = described(self._calls.group, _messages(lane.handled + portion))
+                log.info("messages rolled back: %s next=%s", ids, duration(self._suspend_ms))
                 lane.roll_back()
                 return self._suspend_ms
             case status:
@@ -222,7 +224,8 @@ class OrderlyHandlers:
         if commit or self._auto_commit:
             lane.commit()
         elif lane.process.is_full and not lane.waiting:
-            log.warning("%s stands still: all it may hold is handled and nothing committed", lane.queue)
+            ids = described_queue(self._calls.group, lane.queue)
+            log.warning("queue stands still, all it may hold is handled and nothing committed: %s", ids)
 
     async def _failed(self, lane: _Lane, ended: Ended) -> int:
         error, pause_ms, process = ended.error, self._suspend_ms, lane.process
@@ -233,10 +236,14 @@ class OrderlyHandlers:
             pause_ms = error.ms
         if not lane.portion:
             return pause_ms
+        reason = "the handler returned SUSPEND" if error is None else reason_of(error)
+        ids = described(self._calls.group, _messages(lane.portion))
         if error is None or isinstance(error, RetryLater):
-            log.info("to come again: %s", described(_messages(lane.portion)))
+            log.info("queue suspended: %s next=%s reason=%s", ids, duration(pause_ms), quoted(reason))
         else:
-            log.warning("a handler failed: %s", described(_messages(lane.portion)), exc_info=error)
+            again = duration(pause_ms)
+            log.warning("handler failed: %s next=%s reason=%s", ids, again, quoted(reason), exc_info=error)
+        note_failure(_messages(lane.portion), reason)
         at_once = isinstance(error, RetryLater) and error.delay_level < 0
         buried = [item for item in lane.portion if await self._is_buried(item.message, at_once)]
         if process.released or lane.process is not process:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Self
+from typing import NamedTuple, Self
 
 from cosmodrome.client.settings import at_least, at_least_or_none
 from cosmodrome.config import MIB
@@ -46,6 +46,14 @@ class CacheLimits:
 DEFAULT_LIMITS = CacheLimits()
 
 
+class Hold(NamedTuple):
+    """The limit that keeps a queue from being pulled, by the name of its setting; of a topic's, this queue's share."""
+
+    limit: str
+    cached: int
+    allowed: int
+
+
 class ProcessQueue:
     """What is in process, and how far the group may be committed.
 
@@ -61,6 +69,7 @@ class ProcessQueue:
         self._bytes = 0
         self.next_offset = start_offset
         self.released = False
+        self.held_since_ms: int | None = None  # since when a limit keeps it from being pulled; its reader notes that
 
     def starting_at(self, offset: int) -> Self:
         """An empty one in its place."""
@@ -100,10 +109,20 @@ class ProcessQueue:
     @property
     def is_full(self) -> bool:
         """Whether to finish some before more are pulled."""
+        return self.hold is not None
+
+    @property
+    def hold(self) -> Hold | None:
+        """The limit that is passed, None if more may be pulled."""
         limits = self.limits
-        if len(self._sizes) > limits.max_messages or self._bytes > limits.max_bytes:
-            return True
-        return bool(self._order) and self._order[-1] - self._order[0] > limits.max_span
+        if len(self._sizes) > limits.max_messages:
+            of_topic = limits.max_messages_of_topic is not None
+            return Hold(f"max_messages{'_of_topic' * of_topic}", len(self._sizes), limits.max_messages)
+        if self._bytes > limits.max_bytes:
+            of_topic = limits.max_bytes_of_topic is not None
+            return Hold(f"max_bytes{'_of_topic' * of_topic}", self._bytes, limits.max_bytes)
+        span = self._order[-1] - self._order[0] if self._order else 0
+        return Hold("max_span", span, limits.max_span) if span > limits.max_span else None
 
     @property
     def size_bytes(self) -> int:

@@ -6,8 +6,8 @@ import asyncio
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self
 
+from cosmodrome.client.described import BROKER_DECIDES_DELAY, note_failure, reason_of
 from cosmodrome.client.process_queue import ProcessQueue
-from cosmodrome.client.sending_back import BROKER_DECIDES_DELAY
 from cosmodrome.client.watching import Watched
 from cosmodrome.errors import RetryLater
 from cosmodrome.model import ReceivedMessage
@@ -108,6 +108,7 @@ class PulledMessage(ReceivedMessage):
                 self.ack()
             elif isinstance(error, Exception):
                 self.unwatch(error)
+                note_failure([self], reason_of(error))
                 await self.retry(error.delay_level if isinstance(error, RetryLater) else BROKER_DECIDES_DELAY)
             else:
                 self.unwatch(error)

@@ -220,7 +220,9 @@ class PushConsumer(Administration):
     def _as_they_come(self, max_reconsume_times: int | None, consume_timeout_ms: int) -> ConcurrentHandlers:
         namespace = self._config.namespace
         send_back = SendsBack(self._instance, self._clock, self._group, self._model, namespace, max_reconsume_times)
-        return ConcurrentHandlers(self._max_in_flight, self._calls, send_back, self._clock, consume_timeout_ms)
+        return ConcurrentHandlers(
+            self._max_in_flight, self._calls, send_back, self._clock, consume_timeout_ms, max_reconsume_times
+        )
 
     @property
     def client_id(self) -> str:
@@ -324,6 +326,7 @@ class PushConsumer(Administration):
             self._instance.run(self._membership.run(settled), "rebalance"),
             self._instance.run(self._queues.commit_regularly(self._config.persist_offset_interval_ms), "commits"),
             self._instance.run(self._handlers.run(), "handlers"),
+            self._instance.run(self._calls.watch(), "long calls"),
         }
 
     async def stop(self) -> None:

@@ -8,11 +8,11 @@ from cosmodrome.wire import properties as properties_string
 from cosmodrome.wire.record import SysFlag
 from cosmodrome.wire.requests import SendMessage
 
-FIRST_RETRY_LEVEL = 3
 # A copy is neither half a transaction nor due when the message was; and the others are notes of the reader.
 _NOT_OF_A_COPY = frozenset(
     {Property.TRAN_MSG, *DELAYING, Property.MIN_OFFSET, Property.MAX_OFFSET, Property.CONSUME_START_TIME}
 )
+_OF_BROKERS_BYTES = 512  # room for the properties that brokers add
 
 
 def retry_copy(
@@ -29,6 +29,9 @@ def retry_copy(
     properties.setdefault(Property.ORIGIN_MESSAGE_ID, message.msg_id)
     properties[Property.RETRY_TOPIC] = topic
     properties[Property.DELAY] = str(delay_level)
+    size = len(properties_string.encode(properties).encode(errors="replace"))
+    if size > properties_string.MAX_SIZE_BYTES - _OF_BROKERS_BYTES:
+        properties.pop(Property.LAST_ERROR, None)  # a message must not be lost for it
     if message.sys_flag & SysFlag.COMPRESSED:  # it could not be unpacked
         body, sys_flag = message.body, message.sys_flag & (SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK)
     else:

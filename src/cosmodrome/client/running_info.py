@@ -81,6 +81,18 @@ def _progress(
         dropped=process.released,
         last_pull_timestamp=statistics.last_pull_ms(queue),
         last_consume_timestamp=statistics.last_consume_ms(queue),
+        flow_control=_flow_control(process),
+    )
+
+
+def _flow_control(process: ProcessQueue) -> str:
+    """Name the limit that holds the queue, and since when; empty if none does."""
+    hold = process.hold
+    if hold is None:
+        return ""
+    since = "" if process.held_since_ms is None else f" since={process.held_since_ms}"
+    return (
+        f"limit={hold.limit} cached={hold.cached} allowed={hold.allowed}{since} oldest_offset={process.commit_offset}"
     )
 
 

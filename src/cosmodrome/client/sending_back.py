@@ -6,25 +6,25 @@ import logging
 import random
 from dataclasses import dataclass
 
+from cosmodrome.client.described import DEAD_LETTER, FIRST_RETRY_LEVEL, described, quoted, reason_noted
 from cosmodrome.client.instance import Instance
 from cosmodrome.client.namespaces import wrap_topic
-from cosmodrome.client.retry_copies import FIRST_RETRY_LEVEL, retry_copy
+from cosmodrome.client.retry_copies import retry_copy
 from cosmodrome.client.sending import STATUS
 from cosmodrome.clock import Clock
 from cosmodrome.codes import RequestCode
 from cosmodrome.errors import BrokerError, CosmodromeError
-from cosmodrome.model import MessageModel, ReceivedMessage, retry_topic
+from cosmodrome.model import MessageModel, ReceivedMessage, dead_letter_topic, retry_topic
 from cosmodrome.wire.command import Command
 from cosmodrome.wire.requests import SendBack
 
 log = logging.getLogger(__name__)
 
 SEND_BACK_TIMEOUT_MS = 5_000
-# Delay levels that are none: the broker takes a longer one each time, or the message is not to come again.
-BROKER_DECIDES_DELAY = 0
-DEAD_LETTER = -1
 # What its broker did not take back is handed out here again after this.
 LOCAL_RETRY_MS = 5_000
+# After so many deliveries more a message is a dead letter, unless its group or its consumer says otherwise.
+MAX_RECONSUME_TIMES = 16
 COPY_TRIES = 3
 COPY_TIMEOUT_MS = 1_000  # each
 
@@ -47,24 +47,44 @@ class SendsBack:
     async def __call__(self, message: ReceivedMessage, delay_level: int) -> bool:
         """Whether a broker agreed."""
         if self.model is MessageModel.BROADCASTING:
-            log.warning("%s failed and is dropped: nobody keeps what is broadcast", message.msg_id)
+            log.warning(
+                "message dropped, nothing broadcast comes again: %s reason=%s",
+                described(self.group, [message]),
+                quoted(reason_noted(message)),
+            )
             return True
         try:
             await self.send(message, delay_level)
         except CosmodromeError as error:
-            log.info("%s was not taken back: %s", message.msg_id, error)
+            log.info("message not taken back: %s error=%s", described(self.group, [message]), quoted(str(error)))
             return False
         except Exception:  # a hook may raise anything, and the message must not be left to nobody
-            log.exception("%s was not taken back", message.msg_id)
+            log.exception("message not taken back: %s", described(self.group, [message]))
             return False
+        self._tell_of_dead_letter(message, delay_level)
         return True
+
+    def _tell_of_dead_letter(self, message: ReceivedMessage, delay_level: int) -> None:
+        """Say so in the log if this was the last delivery; without a limit of its own, by the default of groups."""
+        limit = MAX_RECONSUME_TIMES if self.max_reconsume_times is None else self.max_reconsume_times
+        if delay_level == DEAD_LETTER or message.reconsume_times >= limit:
+            log.warning(
+                "message sent to the dead letters: %s dead_letter_topic=%s reason=%s",
+                described(self.group, [message]),
+                dead_letter_topic(self.group),
+                quoted(reason_noted(message)),
+            )
 
     async def send(self, message: ReceivedMessage, delay_level: int) -> None:
         """CosmodromeError says why its broker did not agree, when no other did."""
         try:
             await self._send_back(message, delay_level)
         except CosmodromeError as error:
-            log.info("%s was not taken back, so a copy is sent: %s", message.msg_id, error)
+            log.info(
+                "message not taken back, a copy is sent: %s error=%s",
+                described(self.group, [message]),
+                quoted(str(error)),
+            )
             if not await self._send_copy(message, delay_level):
                 raise
 
@@ -76,6 +96,7 @@ class SendsBack:
             origin_msg_id=message.msg_id,
             origin_topic=wrap_topic(self.namespace, message.topic),
             max_reconsume_times=self.max_reconsume_times,
+            last_error=reason_noted(message) or None,
         )
         address = self.instance.master(message.queue.broker_name)
         request = Command.request(RequestCode.CONSUMER_SEND_MSG_BACK, header)
@@ -96,7 +117,7 @@ class SendsBack:
                 await hand_over(self.instance, broker_name, copy, COPY_TIMEOUT_MS)
                 return True
             except CosmodromeError as error:
-                log.info("%s was not taken as a copy: %s", message.msg_id, error)
+                log.info("copy not taken: %s error=%s", described(self.group, [message]), quoted(str(error)))
         return False
 
     def _copy(self, message: ReceivedMessage, delay_level: int) -> Command:

@@ -40,7 +40,7 @@ class Watch:
     def __init__(
         self, group: str, namespace: str = "", tracer: Tracer | None = None, consume_hooks: Sequence[ConsumeHook] = ()
     ) -> None:
-        self._group = group
+        self.group = group
         self._namespace = namespace
         self._tracer = tracer
         self._hooks = consume_hooks
@@ -51,7 +51,7 @@ class Watch:
             return None
         messages = [message]
         tracing = None if self._tracer is None else self._tracer.consuming(messages)
-        context = ConsumeContext(self._group, messages, message.queue, self._namespace)
+        context = ConsumeContext(self.group, messages, message.queue, self._namespace)
         hooks.tell([hook.before_consume for hook in self._hooks], context)
         return Watched(tracing, context, self._hooks)
 

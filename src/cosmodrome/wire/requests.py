@@ -194,6 +194,7 @@ class SendBack(Header):
     origin_topic: str | None = None
     unit_mode: bool = False
     max_reconsume_times: int | None = None
+    last_error: str | None = None  # ours; Apache's brokers do not look at it
 
 
 # --- popping

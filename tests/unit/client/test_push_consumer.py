@@ -271,7 +271,8 @@ async def test_a_failed_message_is_sent_back_and_done_with(limit: int | None) ->
             await cluster.broker.append("T", 0, b"y", "UNIQ_KEY\x01V\x02")
             sent_back = await cluster.broker.asked.wait_for(SEND_BACK, 2)
             first = SendBack.decode(min(sent_back, key=lambda command: int(command.fields["offset"])))
-        assert first == SendBack(0, GROUP, 0, origin_msg_id="U", origin_topic="T", max_reconsume_times=limit)
+        told = SendBack(0, GROUP, 0, "U", "T", max_reconsume_times=limit, last_error="RuntimeError: told to fail")
+        assert first == told
         assert cluster.broker.offsets[GROUP, "T", 0] == 2
         assert len(inbox.messages) == 2
 
@@ -297,7 +298,11 @@ async def test_a_message_the_broker_does_not_take_back_is_tried_again_and_never_
 
 @pytest.mark.parametrize(
     ("asked", "delay", "limit"),
-    [(RuntimeError(), "3", None), (RetryLater(delay_level=5), "5", None), (RetryLater(delay_level=-1), "3", 0)],
+    [
+        (RuntimeError("no\x02\nway"), "3", None),
+        (RetryLater("no  way", delay_level=5), "5", None),
+        (RetryLater("no  way", delay_level=-1), "3", 0),
+    ],
 )
 async def test_what_its_broker_does_not_take_back_goes_to_another_as_a_copy(
     asked: Exception, delay: str, limit: int | None
@@ -318,7 +323,11 @@ async def test_what_its_broker_does_not_take_back_goes_to_another_as_a_copy(
         copy = SendMessage.decode(command)
         told = (copy.topic, copy.reconsume_times, copy.max_reconsume_times, bytes(command.body))
         assert told == (RETRY, 1, limit, b"x")
-        assert copy.properties == f"UNIQ_KEY\x01U\x02ORIGIN_MESSAGE_ID\x01U\x02RETRY_TOPIC\x01T\x02DELAY\x01{delay}\x02"
+        error = "no  way" if isinstance(asked, RetryLater) else "RuntimeError: no  way"
+        assert copy.properties == (
+            f"UNIQ_KEY\x01U\x02COSMODROME_LAST_ERROR\x01{error}\x02ORIGIN_MESSAGE_ID\x01U\x02"
+            f"RETRY_TOPIC\x01T\x02DELAY\x01{delay}\x02"
+        )
         assert mine.offsets[GROUP, "T", 0] == 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,8 @@ from cosmodrome.wire.requests import SendMessage, SendReply
 
 if TYPE_CHECKING:
     from cosmodrome.broker.broker import Broker
+
+log = logging.getLogger(__name__)
 
 _SUCCESS = int(ResponseCode.SUCCESS)
 _FLUSH_CODES = {
@@ -105,6 +108,14 @@ async def _bury_if_dead(broker: Broker, request: SendMessage, message: StoreMess
         origin = props.find(message.properties, Property.RETRY_TOPIC) or request.topic
         broker.statistics.count(DEAD_LETTERS, f"{origin}@{group.name}")
         message.properties = props.append(message.properties, Property.DELAY, "0")
+        log.warning(
+            "dead letter stored: group=%s topic=%s msg_id=%s attempt=%d reason=%r",
+            group.name,
+            origin,
+            props.find(message.properties, Property.UNIQ_KEY) or "",
+            message.reconsume_times,
+            props.find(message.properties, Property.LAST_ERROR) or "not told",
+        )
         if broker.topics.unsaved:
             await broker.topics.saved()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ from cosmodrome.wire.requests import SendBack
 
 if TYPE_CHECKING:
     from cosmodrome.broker.broker import Broker
+
+log = logging.getLogger(__name__)
 
 
 async def send_back(broker: Broker, _connection: Connection, command: Command) -> Command:
@@ -39,10 +42,19 @@ async def send_back(broker: Broker, _connection: Connection, command: Command) -
     if broker.topics.unsaved:
         await broker.topics.saved()
     queue_id = random.randrange(max(topic.write_queues, 1))
-    await broker.put(returned(record, topic.name, queue_id, level, broker.packed_address))
+    await broker.put(returned(record, topic.name, queue_id, level, broker.packed_address, request.last_error))
     origin = props.find(record.properties, Property.RETRY_TOPIC) or record.topic
     broker.statistics.count(SENT_BACK, f"{origin}@{group.name}")
     if level == NO_DELAY:
+        msg_id = props.find(record.properties, Property.UNIQ_KEY) or record.offset_msg_id
+        log.warning(
+            "dead letter stored: group=%s topic=%s msg_id=%s attempt=%d reason=%r",
+            group.name,
+            origin,
+            msg_id,
+            record.reconsume_times + 1,
+            request.last_error or "not told",
+        )
         broker.statistics.count(DEAD_LETTERS, f"{origin}@{group.name}")
         owner, asked = command.fields.get("Owner", "null"), request.origin_topic or "null"
         broker.statistics.count(SENT_BACK_TO_DEATH, f"{owner}@{asked}@{group.name}@SEND_BACK_TO_DLQ")

@@ -112,9 +112,11 @@ class QueueProgress:
     dropped: bool = False
     last_pull_timestamp: int = 0
     last_consume_timestamp: int = 0
+    flow_control: str = ""  # ours: the limit that keeps the queue from being pulled; not sent while there is none
 
     def to_json(self) -> Json:
-        return {
+        held = {"flowControl": self.flow_control} if self.flow_control else {}
+        return held | {
             "cachedMsgCount": self.cached_count,
             "cachedMsgMaxOffset": self.cached_max_offset,
             "cachedMsgMinOffset": self.cached_min_offset,
@@ -145,6 +147,7 @@ class QueueProgress:
             dropped=fields.flag("droped", fields.flag("dropped")),  # Java's spelling, then Go's
             last_pull_timestamp=fields.int64("lastPullTimestamp"),
             last_consume_timestamp=fields.int64("lastConsumeTimestamp"),
+            flow_control=fields.text("flowControl"),
         )
 
 
