@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import click
 
 from cosmodrome import __version__
-from cosmodrome.errors import CosmodromeError
+from cosmodrome.cli.output import errors_told
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
@@ -35,10 +38,7 @@ COMMANDS = {
 
 
 class CosmodromeGroup(click.Group):
-    """A group of commands whose modules are imported when they are called.
-
-    What goes wrong is told in one line with exit code 1; a traceback means a bug.
-    """
+    """A group of commands whose modules are imported when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted({*super().list_commands(ctx), *COMMANDS})
@@ -58,11 +58,18 @@ class CosmodromeGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        if sys.stdout is None:  # closed by the shell, as in `cosmodrome up >&-`
+            sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  # until the process ends
+        return super().main(*args, **kwargs)
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        with errors_told():  # help and version are written here
+            return super().make_context(*args, **kwargs)
+
     def invoke(self, ctx: click.Context) -> Any:
-        try:
+        with errors_told():
             return super().invoke(ctx)
-        except CosmodromeError as error:
-            raise click.ClickException(str(error)) from error
 
 
 @click.group(cls=CosmodromeGroup, context_settings={"help_option_names": ["-h", "--help"]})

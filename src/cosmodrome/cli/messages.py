@@ -11,7 +11,14 @@ import click
 
 from cosmodrome.cli.access import Access, access_options, hints_at_start
 from cosmodrome.cli.options import duration, instant, output_option
-from cosmodrome.cli.output import echo_json, message_json, message_text, send_result_json, send_result_text
+from cosmodrome.cli.output import (
+    echo_json,
+    message_json,
+    message_text,
+    reader_is_gone,
+    send_result_json,
+    send_result_text,
+)
 from cosmodrome.errors import RouteNotFound
 from cosmodrome.model import ALL_TAGS, Message, SendResult
 
@@ -21,6 +28,7 @@ if TYPE_CHECKING:
 # Each command imports its own half of the client, for imports are most of what a short command costs.
 
 CLI_GROUP = "cosmodrome-cli"
+READER_CHECK_SECONDS = 0.5
 
 
 @click.command()
@@ -155,6 +163,20 @@ async def _look_for(topic: str, access: Access) -> None:
 
 
 async def _tail(reader: TopicReader, limit: int | None, output: str) -> None:
+    """Show messages until there are enough, or until the reader of this command's output has left."""
+    showing = asyncio.create_task(_show(reader, limit, output))
+    leaving = asyncio.create_task(_wait_until_reader_leaves())
+    try:
+        await asyncio.wait((showing, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if showing.done():
+            await showing
+    finally:
+        leaving.cancel()
+        showing.cancel()
+        await asyncio.gather(showing, leaving, return_exceptions=True)
+
+
+async def _show(reader: TopicReader, limit: int | None, output: str) -> None:
     shown = 0
     async with reader:
         async for message in reader:
@@ -165,3 +187,11 @@ async def _tail(reader: TopicReader, limit: int | None, output: str) -> None:
             shown += 1
             if shown == limit:
                 return
+
+
+async def _wait_until_reader_leaves() -> None:
+    """Return when nothing reads standard output any more; the next message may be hours away."""
+    while True:
+        await asyncio.sleep(READER_CHECK_SECONDS)
+        if reader_is_gone():
+            return

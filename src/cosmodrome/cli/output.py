@@ -3,19 +3,71 @@
 from __future__ import annotations
 
 import base64
+import logging
+import os
+import select
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import orjson
 
-from cosmodrome.model import ReceivedMessage, SendResult
+from cosmodrome.errors import CosmodromeError
+
+if TYPE_CHECKING:
+    from cosmodrome.model import ReceivedMessage, SendResult
+
+log = logging.getLogger(__name__)
 
 _PIPE_COLUMNS = 200  # of a table that goes into a file or another program
 # What would move the cursor, colour the screen or give a terminal orders; lines may end as they like.
 _ORDERS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n"}
+
+
+@contextmanager
+def errors_told() -> Iterator[None]:
+    """End the command with one line and exit code 1 when something goes wrong; a traceback means a bug.
+
+    When the reader of its output has left, as `head` does after its lines, the command ends with exit code 0.
+    """
+    try:
+        yield
+    except (CosmodromeError, OSError) as error:
+        cause = error.__cause__ if isinstance(error, CosmodromeError) else error
+        if isinstance(cause, BrokenPipeError) and reader_is_gone():
+            _discard_output()
+            raise click.exceptions.Exit(0) from None
+        log.debug("command failed", exc_info=True)
+        if isinstance(error, OSError):
+            _flush_or_discard()
+        raise click.ClickException(str(error)) from error
+
+
+def _flush_or_discard() -> None:
+    """Write what is left of the output. Where that fails, as on a full disk, Python would fail again at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _discard_output()
+
+
+def reader_is_gone() -> bool:
+    """Return whether standard output is a pipe or a terminal whose other end is closed."""
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
+    except (OSError, ValueError):  # a test's stream, or one closed in this process
+        return False
+
+
+def _discard_output() -> None:
+    """Point standard output at the null device, with what is left to write."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def visible(text: str) -> str:
@@ -40,12 +92,18 @@ def table(columns: Iterable[str], rows: Iterable[Iterable[object]], title: str =
 def echo_tables(*tables: Any) -> None:
     from rich.console import Console
 
-    console = Console(width=None if sys.stdout.isatty() else _PIPE_COLUMNS)
+    class Printer(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # rich itself would exit with code 1
+
+    console = Printer(width=None if sys.stdout.isatty() else _PIPE_COLUMNS)
     for each in tables:
         console.print(each)
 
 
 def echo_json(value: dict[str, Any]) -> None:
+    import orjson  # here: help and commands that print text do without
+
     click.echo(orjson.dumps(value).decode())
 
 

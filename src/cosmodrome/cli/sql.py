@@ -132,6 +132,7 @@ def _show(rows: Any, output: str, limit: int | None) -> None:
         writer = csv.writer(sys.stdout)
         writer.writerow(rows.columns)
         writer.writerows(_cells(wanted))
+        sys.stdout.flush()
     elif limit is None:
         echo_tables(table(rows.columns, _first(_cells(rows.limit(MAX_TABLE_ROWS + 1)))))
     else:
