@@ -15,22 +15,44 @@ import pytest
 from interop.lab import APACHE_CLUSTERS, OURS
 from tests.behaviour.clusters import Cluster
 
+_HERE = Path(__file__).resolve().parent
 _asked_for = os.environ.get("AGAINST", OURS)
 AGAINST = APACHE_CLUSTERS if _asked_for == "apache" else _asked_for.split()
+_running: dict[str, Cluster] = {}
 
-_HERE = Path(__file__).resolve().parent
 
-
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the cases of a RocketMQ in one worker of `--dist loadgroup`, so that it is started once."""
     for item in items:
-        if isinstance(item, pytest.Function) and item.path.is_relative_to(_HERE) and hasattr(item, "callspec"):
-            name = item.callspec.params.get("cluster", item.path.stem)
-            item.add_marker(pytest.mark.xdist_group(f"behaviour-{name}"))
+        if item.path.is_relative_to(_HERE) and _asked_of(item):
+            item.add_marker(pytest.mark.xdist_group(f"behaviour {_asked_of(item)}"))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """End Apache's brokers when the worker goes on to something else: an idle one of 5.x takes a fifth of a core."""
+    name = _asked_of(item)
+    if name != OURS and name in _running and (nextitem is None or _asked_of(nextitem) != name):
+        _running.pop(name).close()
+
+
+def _asked_of(item: pytest.Item) -> str:
+    """Which RocketMQ a case is about; empty if it is about none."""
+    params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    return str(params.get("against", ""))
 
 
 @pytest.fixture(scope="session", params=AGAINST)
-def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    cluster = Cluster(request.param, tmp_path_factory.mktemp(request.param))
-    yield cluster
-    cluster.close()
+def against(request: pytest.FixtureRequest) -> Iterator[str]:
+    yield request.param
+    for cluster in _running.values():
+        cluster.close()
+    _running.clear()
+
+
+@pytest.fixture
+def cluster(against: str, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+    if against not in _running:
+        _running[against] = Cluster(against, tmp_path_factory.mktemp(against))
+    return _running[against]

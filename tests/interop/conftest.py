@@ -27,6 +27,7 @@ _APACHE = "apache"
 _PARTS = ("guarded", "cluster_name", "name")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Share the cases out to the workers of `--dist loadgroup`, longest groups first.
 

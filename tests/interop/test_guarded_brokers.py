@@ -244,6 +244,8 @@ def test_what_is_not_allowed(guarded: Guarded) -> None:
         pytest.raises(SendFailed, match=r"not-for-us.*not-for-us"),
     ):
         producer.send(Message("not-for-us", b"x"))
+    with blocking.Producer("orders-producer", **guarded.as_app()) as producer:
+        producer.send(Message(TOPIC, b"makes the topic"), timeout_ms=SEND_TIMEOUT_MS)
     consumer = blocking.PushConsumer("not-our-group", **guarded.as_app())
     consumer.subscribe(TOPIC, "*", print)
     with pytest.raises(BrokerError, match="not-our-group"), consumer:
