@@ -299,14 +299,17 @@ class NameServerConfig(_FromProperties):
     _promises: ClassVar = NAME_SERVER_PROMISES
     bind_address: str = "127.0.0.1"
     listen_port: int = DEFAULT_NAMESRV_PORT
-    kv_config_path: str = ""
+    kv_config_path: str = ""  # without it KV settings live as long as the process; `cosmodrome namesrv` has a default
     scan_not_active_broker_interval: int = 10_000
     broker_silent_ms: int = 120_000
     order_message_enable: bool = False
     return_order_topic_config_to_broker: bool = True
+    config_black_list: str = ""  # keys that nobody may change over the wire, separated by ;
 
     def __post_init__(self) -> None:
         _require(0 <= self.listen_port <= 65_535, "listenPort", "0 to 65535")
+        _require(self.scan_not_active_broker_interval > 0, "scanNotActiveBrokerInterval", "at least 1 ms")
+        _require(self.broker_silent_ms > 0, "brokerSilentMs", "at least 1 ms")
 
 
 _TEXTS = ("instance_name", "unit_name", "namespace", "trace_topic", "tls_ca_file")

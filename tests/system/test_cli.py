@@ -73,7 +73,9 @@ def test_acknowledged_messages_survive_kill_9(tmp_path: Path) -> None:
 def test_brokers_register_with_every_name_server(tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text(f"brokerName=broker-x\nbrokerClusterName=C\nlistenPort=0\nflushDiskType=SYNC_FLUSH\n{BROKER_CONF}")
-    with Daemon("namesrv", "--port", "0") as one, Daemon("namesrv", "--port", "0") as two:
+    kept = [str(tmp_path / f"{name}.json") for name in ("one", "two")]
+    any_port = ("namesrv", "--port", "0", "--kv-config")
+    with Daemon(*any_port, kept[0]) as one, Daemon(*any_port, kept[1]) as two:
         addresses = [daemon.address("name server") for daemon in (one, two)]
         store = str(tmp_path / "store")
         with Daemon("broker", "-n", ";".join(addresses), "-c", str(conf), "--store", store) as broker:

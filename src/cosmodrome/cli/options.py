@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import datetime, timedelta
+from typing import Any, TypeVar
 
 import click
 
 from cosmodrome.config import DEFAULT_NAMESRV_PORT
+
+C = TypeVar("C", bound=Callable[..., Any])
 
 PORT = click.IntRange(0, 65_535)
 
@@ -58,10 +62,17 @@ output_option = click.option(
     help="json prints one object a line, for scripts.",
 )
 host_option = click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-config_option = click.option(
-    "-c",
-    "--config",
-    "config_file",
-    type=click.Path(exists=True, dir_okay=False),
-    help="Apache's broker.conf. A key that asks for what this version cannot keep stops the start.",
-)
+
+
+def _config_option(kind: str) -> Callable[[C], C]:
+    return click.option(
+        "-c",
+        "--config",
+        "config_file",
+        type=click.Path(exists=True, dir_okay=False),
+        help=f"Apache's {kind}. A key that asks for what this version cannot keep stops the start.",
+    )
+
+
+config_option = _config_option("broker.conf")
+name_server_config_option = _config_option("namesrv.conf")

@@ -21,7 +21,7 @@ import click
 from cosmodrome import state_file
 from cosmodrome.broker.broker import Broker
 from cosmodrome.broker.hooks import load_hooks
-from cosmodrome.cli.options import PORT, config_option, host_option
+from cosmodrome.cli.options import PORT, config_option, host_option, name_server_config_option
 from cosmodrome.clock import SystemClock
 from cosmodrome.config import (
     DEFAULT_BROKER_PORT,
@@ -44,10 +44,12 @@ BROKER_PORT_STEP = 10  # a broker's neighbours belong to it: two below for old c
 BROKER_START_SECONDS = 60
 MAX_BROKERS = 26
 DEFAULT_BROKER_NAME = "broker-a"
+DEFAULT_DATA_DIR = "cosmodrome-data"
+_BROKER_CONFIGS = (BrokerConfig, StoreConfig, NetConfig)
 
 
 @click.command()
-@click.option("--data", "data_dir", default="cosmodrome-data", show_default=True, help="Folder that keeps everything.")
+@click.option("--data", "data_dir", default=DEFAULT_DATA_DIR, show_default=True, help="Folder that keeps everything.")
 @host_option
 @click.option("--namesrv-port", type=PORT, default=DEFAULT_NAMESRV_PORT, show_default=True)
 @click.option("--broker-port", type=PORT, help=f"Port of the first broker.  [default: {DEFAULT_BROKER_PORT}]")
@@ -70,7 +72,7 @@ def up(
     config_file: str | None,
 ) -> None:
     """Start a name server and a broker in one process. Ctrl-C stops both cleanly."""
-    properties = _properties(config_file)
+    properties = _properties(config_file, *_BROKER_CONFIGS)
     data = Path(data_dir)
     namesrv_config = NameServerConfig(
         bind_address=host, listen_port=namesrv_port, kv_config_path=str(data / "namesrv" / "kvConfig.json")
@@ -121,21 +123,47 @@ def _ready_text(name_server: str, broker: Broker, data: Path, brokers: int, seco
 
 
 @click.command()
-@host_option
-@click.option("--port", type=PORT, default=DEFAULT_NAMESRV_PORT, show_default=True, help="Port to listen on.")
-@click.option("--kv-config", type=click.Path(dir_okay=False), default="", help="File that keeps the KV config.")
-def namesrv(host: str, port: int, kv_config: str) -> None:
-    """Start a name server."""
-    run(_namesrv(NameServerConfig(bind_address=host, listen_port=port, kv_config_path=kv_config)))
+@name_server_config_option
+@click.option("--host", help="Address to listen on.  [default: 127.0.0.1]")
+@click.option("--port", type=PORT, help=f"Port to listen on.  [default: {DEFAULT_NAMESRV_PORT}]")
+@click.option(
+    "--kv-config",
+    type=click.Path(dir_okay=False),
+    help="File that keeps the KV settings.  [default: cosmodrome-data/namesrv/kvConfig.json, "
+    f"cosmodrome-data/namesrv-PORT/kvConfig.json on a port other than {DEFAULT_NAMESRV_PORT}]",
+)
+def namesrv(config_file: str | None, host: str | None, port: int | None, kv_config: str | None) -> None:
+    """Start a name server. What the command line says wins over the config file."""
+    properties = _properties(config_file, NameServerConfig, NetConfig)
+    flags: dict[str, Any] = {"bind_address": host, "listen_port": port, "kv_config_path": kv_config}
+    config = NameServerConfig().with_properties(properties)
+    config = dataclasses.replace(config, **{key: value for key, value in flags.items() if value is not None})
+    run(_namesrv(config, NetConfig().with_properties(properties)))
 
 
-async def _namesrv(config: NameServerConfig) -> None:
+async def _namesrv(config: NameServerConfig, net: NetConfig) -> None:
     stop = _stop_on_signal()
-    name_server = _made_name_server(config)
+    name_server = _made_name_server(config, net)
     await name_server.start()
+    if not config.kv_config_path:  # only now is the port known, and with it the place
+        try:
+            kv_config = _default_kv_config(name_server.port)
+            with _usable(kv_config.parent):
+                name_server.keep_settings(kv_config)
+        except StoreError:
+            stop.set()
+            await name_server.run(stop)
+            raise
+    click.echo(f"KV settings in {name_server.config.kv_config_path}")
     click.echo(f"name server on {name_server.address}: ready; Ctrl-C stops")
     await name_server.run(stop)
     click.echo("stopped")
+
+
+def _default_kv_config(port: int) -> Path:
+    """Return the place of a name server's settings: two of them in one folder are kept apart by their ports."""
+    folder = "namesrv" if port == DEFAULT_NAMESRV_PORT else f"namesrv-{port}"
+    return Path(DEFAULT_DATA_DIR, folder, "kvConfig.json")
 
 
 @click.command()
@@ -155,7 +183,7 @@ def broker(
 ) -> None:
     """Start a broker. What the command line says wins over the config file."""
     flags = {"namesrv_addr": namesrv, "bind_address": host, "listen_port": port, "broker_name": name}
-    setup = _broker_setup(_properties(config_file), flags, store=store)
+    setup = _broker_setup(_properties(config_file, *_BROKER_CONFIGS), flags, store=store)
     if not setup.broker.name_servers:
         raise ConfigError(
             "the broker needs a name server: -n host:port, NAMESRV_ADDR, or namesrvAddr in the config file"
@@ -172,11 +200,13 @@ async def _broker(setup: _BrokerSetup) -> None:
     click.echo("stopped")
 
 
-def _properties(config_file: str | None) -> dict[str, str]:
+def _properties(
+    config_file: str | None, *configs: type[BrokerConfig | StoreConfig | NameServerConfig | NetConfig]
+) -> dict[str, str]:
     if config_file is None:
         return {}
     properties = read_properties(Path(config_file))
-    check_keys(properties, BrokerConfig, StoreConfig, NetConfig)
+    check_keys(properties, *configs)
     return properties
 
 
@@ -193,7 +223,7 @@ def _broker_setup(properties: dict[str, str], flags: dict[str, Any], *, store: s
     given = {key: value for key, value in flags.items() if value is not None}
     config = BrokerConfig(broker_name=DEFAULT_BROKER_NAME).with_properties(properties)
     config = dataclasses.replace(config, **given)
-    store_config = StoreConfig(store_path_root_dir=str(Path("cosmodrome-data") / config.broker_name))
+    store_config = StoreConfig(store_path_root_dir=str(Path(DEFAULT_DATA_DIR) / config.broker_name))
     store_config = store_config.with_properties(properties)
     if store is not None:
         store_config = dataclasses.replace(store_config, store_path_root_dir=store)
@@ -206,11 +236,11 @@ def _made(setup: _BrokerSetup) -> Broker:
         return Broker(*setup, hooks=hooks)
 
 
-def _made_name_server(config: NameServerConfig) -> NameServer:
+def _made_name_server(config: NameServerConfig, net: NetConfig) -> NameServer:
     if not config.kv_config_path:
-        return NameServer(config, NetConfig(), SystemClock())
+        return NameServer(config, net, SystemClock())
     with _usable(Path(config.kv_config_path).parent):
-        return NameServer(config, NetConfig(), SystemClock())
+        return NameServer(config, net, SystemClock())
 
 
 @contextmanager

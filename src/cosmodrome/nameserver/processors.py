@@ -226,6 +226,8 @@ def update_config(server: NameServer, connection: Connection, command: Command) 
     for key in properties:
         if key not in SETTABLE_KEYS:
             raise NoPermission(f"{key} cannot be changed over the wire; only {', '.join(sorted(SETTABLE_KEYS))} can")
+        if key in server.config.config_black_list.split(";"):
+            raise NoPermission(f"{key} cannot be changed over the wire: configBlackList names it")
     try:
         server.config = server.config.with_properties(properties)
     except ConfigError as error:

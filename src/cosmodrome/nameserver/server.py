@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from pathlib import Path
 
@@ -38,6 +39,16 @@ class NameServer:
     @property
     def address(self) -> str:
         return self._server.address
+
+    @property
+    def port(self) -> int:
+        """The port really listened on, also when 0 was asked for."""
+        return self._server.port
+
+    def keep_settings(self, path: Path) -> None:
+        """Take the KV settings from `path` and keep them there; StoreError when it cannot be read."""
+        self.kv = KvConfigs(path)
+        self.config = dataclasses.replace(self.config, kv_config_path=str(path))
 
     async def start(self) -> None:
         """Listen; ConfigError when the address cannot be had."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 from pathlib import Path
 from typing import Any, NoReturn
@@ -12,6 +13,12 @@ from click.testing import CliRunner, Result
 from cosmodrome.cli import serve
 from cosmodrome.cli.main import main
 from cosmodrome.cli.serve import MAX_BROKERS, _other_names, _usable
+from cosmodrome.codes import RequestCode, ResponseCode
+from cosmodrome.nameserver.kv import KvConfigs
+from cosmodrome.nameserver.server import NameServer
+from cosmodrome.net.caller import Caller
+from cosmodrome.wire.command import Command
+from cosmodrome.wire.name_server_requests import KvConfig
 
 UP = ("up", "--namesrv-port", "0", "--broker-port", "0", "--data")
 BROKER = ("broker", "-n", "127.0.0.1:1", "--port", "0", "--store")
@@ -94,3 +101,105 @@ def test_a_setting_that_cannot_be_kept_stops_the_start(tmp_path: Path, command: 
         "the port\n",
     )
     assert not store.exists()
+
+
+# --- the name server's file and its settings
+
+
+async def put_setting(address: str) -> None:
+    caller = Caller()
+    try:
+        command = Command.request(RequestCode.PUT_KV_CONFIG, KvConfig("ns", "k", "v"))
+        assert (await caller.call(address, command, 5_000)).code == ResponseCode.SUCCESS
+    finally:
+        await caller.close()
+
+
+class Serving:
+    """`cosmodrome namesrv` in this process, asked once when it says that it is ready, and stopped."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+        self.asked: list[NameServer] = []
+        self._monkeypatch = monkeypatch
+        monkeypatch.chdir(folder)
+
+    def run(self, *words: str) -> Result:
+        async def once(server: NameServer, _stop: asyncio.Event) -> None:
+            self.asked.append(server)
+            stop = asyncio.Event()
+            running = asyncio.create_task(run(server, stop))
+            try:
+                await put_setting(server.address)
+            finally:
+                stop.set()
+                await running
+
+        run = NameServer.run
+        with self._monkeypatch.context() as patch:
+            patch.setattr(NameServer, "run", once)
+            return invoked("namesrv", *words)
+
+
+@pytest.fixture
+def serving(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Serving:
+    return Serving(monkeypatch, tmp_path)
+
+
+def test_settings_are_kept_on_disk_without_being_told_where(serving: Serving, tmp_path: Path) -> None:
+    done = serving.run("--port", "0")
+    assert done.exit_code == 0, done.output
+    port = serving.asked[0].port
+    kept = Path("cosmodrome-data", f"namesrv-{port}", "kvConfig.json")
+    assert done.output == f"KV settings in {kept}\nname server on 127.0.0.1:{port}: ready; Ctrl-C stops\nstopped\n"
+    assert KvConfigs(tmp_path / kept).value("ns", "k") == "v"
+
+
+def test_the_usual_port_has_the_usual_place() -> None:
+    assert serve._default_kv_config(9876) == Path("cosmodrome-data", "namesrv", "kvConfig.json")
+
+
+def test_a_default_place_that_cannot_be_used_is_said(serving: Serving, tmp_path: Path) -> None:
+    (tmp_path / "cosmodrome-data").touch()
+    done = serving.run("--port", "0")
+    assert done.exit_code == 1
+    assert done.output.endswith("cannot be used: cosmodrome-data is a file\n")
+
+
+def test_a_name_server_obeys_its_file_and_the_command_line_more(serving: Serving, tmp_path: Path) -> None:
+    """conf/namesrv.conf with Apache's keys."""
+    conf = tmp_path / "namesrv.conf"
+    conf.write_text(
+        "listenPort=1\norderMessageEnable=true\nscanNotActiveBrokerInterval=5000\nkvConfigPath=kept.json\n"
+        "serverWorkerThreads=8\nclientRequestThreadPoolNums=8\nrocketmqHome=/opt\nconfigBlackList=orderMessageEnable\n"
+        "serverChannelMaxIdleTimeSeconds=60\n",
+        encoding="utf-8",
+    )
+    done = serving.run("-c", str(conf), "--port", "0")
+    assert done.exit_code == 0, done.output
+    config = serving.asked[0].config
+    assert (config.listen_port, config.order_message_enable, config.scan_not_active_broker_interval) == (0, True, 5_000)
+    assert done.output.startswith("KV settings in kept.json\n")
+    assert KvConfigs(tmp_path / "kept.json").value("ns", "k") == "v"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("enableControllerInNamesrv=true", "is refused: this version has no controller"),
+        ("tls.server.mode=enforcing", "do not speak TLS"),
+        ("enableTopicList=false", "lists its topics to everyone"),
+        ("brokerName=b", "brokerName is a key of another program"),
+        ("listenPort=x", "listenPort=x: write a whole number"),
+        ("scanNotActiveBrokerInterval=0", "scanNotActiveBrokerInterval must be at least 1 ms"),
+        ("orderMesageEnable=true", "did you mean orderMessageEnable?"),
+    ],
+)
+def test_what_a_name_server_cannot_keep_stops_its_start(
+    serving: Serving, tmp_path: Path, line: str, words: str
+) -> None:
+    conf = tmp_path / "namesrv.conf"
+    conf.write_text(f"# mine\n{line}\n", encoding="utf-8")
+    done = serving.run("-c", str(conf), "--port", "0")
+    assert (done.exit_code, serving.asked) == (1, [])
+    assert done.output.startswith(f"Error: {conf}:2: ")
+    assert words in done.output

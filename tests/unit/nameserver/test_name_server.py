@@ -406,6 +406,14 @@ async def test_everything_else_may_not(peer: Peer, key: str) -> None:
     assert peer.server.config == before
 
 
+async def test_what_the_black_list_names_may_not_be_changed() -> None:
+    async with serving({"config_black_list": "x;orderMessageEnable"}) as peer:
+        reply = await peer.ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"orderMessageEnable=true")
+        assert reply.code == ResponseCode.NO_PERMISSION
+        assert "configBlackList names it" in (reply.remark or "")
+        assert not peer.server.config.order_message_enable
+
+
 @pytest.mark.parametrize("body", [b"orderMessageEnable=perhaps", b"\xff\xfe"])
 async def test_a_config_that_makes_no_sense_is_refused(peer: Peer, body: bytes) -> None:
     reply = await peer.ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=body)
