@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import ipaddress
 import logging
 import re
 import socket
@@ -277,6 +278,7 @@ class BrokerConfig(_FromProperties):
         _require(bool(_NAME.fullmatch(self.broker_cluster_name)), "brokerClusterName", "letters, digits and . _ -")
         _require(0 <= self.listen_port <= 65_535, "listenPort", "0 to 65535")
         _require_kept(BROKER_PROMISES, "brokerId", self.broker_id)
+        _require(_is_reachable(self.broker_ip1), "brokerIP1", "an IP address that clients reach, such as 10.0.0.1")
         _require(0 < self.default_topic_queue_nums <= 65_535, "defaultTopicQueueNums", "1 to 65535")
         for name in (one.name for one in dataclasses.fields(self) if one.name.startswith("wait_time_mills_in_")):
             _require(getattr(self, name) > 0, _camel_case(name), "at least 1 ms")
@@ -487,6 +489,14 @@ def parse_delays(text: str) -> tuple[int, ...]:
 
 _DELAYS = re.compile(r"\s*[0-9]{1,9}[smhd](?:\s+[0-9]{1,9}[smhd])*\s*")
 _DELAY_UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def _is_reachable(host: str) -> bool:
+    """Return whether `host` is empty or the address of one host, as messages must name it."""
+    try:
+        return not host or not ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
 
 
 def _are_delays(text: str) -> bool:

@@ -69,6 +69,8 @@ def test_what_is_not_mentioned_stays() -> None:
         (BrokerConfig(), {"listenPort": "many"}, "listenPort=many: write a whole number"),
         (BrokerConfig(), {"listenPort": "65536"}, "listenPort must be 0 to 65535"),
         (BrokerConfig(), {"autoCreateTopicEnable": "yes"}, "autoCreateTopicEnable=yes: write true or false"),
+        (BrokerConfig(), {"brokerIP1": "0.0.0.0"}, "brokerIP1 must be an IP address that clients reach"),
+        (BrokerConfig(), {"brokerIP1": "broker-a.local"}, "brokerIP1 must be an IP address that clients reach"),
         (BrokerConfig(), {"brokerName": "a/b"}, "brokerName must be letters, digits"),
         (BrokerConfig(), {"brokerClusterName": ""}, "brokerClusterName must be letters, digits"),
         (BrokerConfig(), {"brokerId": "one"}, "brokerId=one: write a whole number"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,6 +35,7 @@ from cosmodrome.config import BrokerConfig, NetConfig, StoreConfig
 from cosmodrome.errors import ConfigError, FlushTimeout, NoPermission, RequestCodeNotSupported, ServiceNotAvailable
 from cosmodrome.filter.subscriptions import GroupFilters
 from cosmodrome.model import SCHEDULE_TOPIC, Perm, Property
+from cosmodrome.net.addresses import EVERY_ADDRESS, advertised_host, is_loopback
 from cosmodrome.net.caller import Caller
 from cosmodrome.net.connection import Connection, Handler
 from cosmodrome.net.server import Server
@@ -186,6 +186,8 @@ class Broker:
             log.warning(
                 "clients are told to come to %s, but only %s is bound; set bindAddress", host, self.config.bind_address
             )
+        if is_loopback(host) and self.config.bind_address in EVERY_ADDRESS:
+            log.warning("clients on other machines are told to come to %s and cannot; set brokerIP1", host)
         port = self._servers[0].port
         self.address = f"{host}:{port}"
         self.packed_address = pack_host(host, port)
@@ -422,13 +424,3 @@ class Broker:
 
     def _is_known(self, topic: str, group: str) -> bool:
         return self.topics.find_topic(topic) is not None and group in self.groups
-
-
-def advertised_host(bind_address: str) -> str:
-    """The address others reach us by: the one we bind, or, when that is every one, this host's own."""
-    if bind_address not in ("", "0.0.0.0", "::"):
-        return bind_address
-    try:
-        return socket.gethostbyname(socket.gethostname())
-    except OSError:
-        return "127.0.0.1"

@@ -36,6 +36,7 @@ from cosmodrome.config import (
 )
 from cosmodrome.errors import ConfigError, CosmodromeError, StoreError
 from cosmodrome.nameserver.server import NameServer
+from cosmodrome.net.addresses import EVERY_ADDRESS, advertised_host
 from cosmodrome.net.loop import run
 
 log = logging.getLogger(__name__)
@@ -100,12 +101,22 @@ async def _up(
         broker = _made(setup)
         await broker.start()
         async with _BrokerProcesses(setup.broker, brokers - 1, data, config_file, stop):
+            _echo_open(setup.broker)
             click.echo(_ready_text(name_server.address, broker, data, brokers, time.monotonic() - started))
             await broker.run(stop)
     finally:
         stop_name_server.set()  # last, so that the brokers could say goodbye
         await serving
     click.echo("stopped")
+
+
+def _echo_open(broker: BrokerConfig) -> None:
+    """Tell which address clients are told, where it is chosen from several."""
+    if broker.bind_address in EVERY_ADDRESS:
+        host, source = broker.broker_ip1, "as brokerIP1 says"
+        if not host:
+            host, source = advertised_host(broker.bind_address), "brokerIP1 in the file of -c sets another"
+        click.echo(f"listening on every address of this machine; clients are told {host}: {source}")
 
 
 def _ready_text(name_server: str, broker: Broker, data: Path, brokers: int, seconds: float) -> str:
@@ -195,6 +206,7 @@ async def _broker(setup: _BrokerSetup) -> None:
     stop = _stop_on_signal()
     serving = _made(setup)
     await serving.start()
+    _echo_open(setup.broker)
     click.echo(f"broker {setup.broker.broker_name} on {serving.address}: ready; Ctrl-C stops")
     await serving.run(stop)
     click.echo("stopped")

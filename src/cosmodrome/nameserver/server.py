@@ -14,6 +14,7 @@ from cosmodrome.errors import ProtocolError, RequestCodeNotSupported, RequestErr
 from cosmodrome.nameserver.kv import KvConfigs
 from cosmodrome.nameserver.processors import PROCESSORS
 from cosmodrome.nameserver.route_table import LiveBroker, RouteTable
+from cosmodrome.net.addresses import EVERY_ADDRESS, advertised_host, is_loopback
 from cosmodrome.net.connection import Connection
 from cosmodrome.net.server import Server
 from cosmodrome.wire.command import Command
@@ -38,7 +39,8 @@ class NameServer:
 
     @property
     def address(self) -> str:
-        return self._server.address
+        """The address that brokers and clients reach it by."""
+        return f"{advertised_host(self.config.bind_address)}:{self.port}"
 
     @property
     def port(self) -> int:
@@ -53,6 +55,8 @@ class NameServer:
     async def start(self) -> None:
         """Listen; ConfigError when the address cannot be had."""
         await self._server.start()
+        if is_loopback(self.address.rpartition(":")[0]) and self.config.bind_address in EVERY_ADDRESS:
+            log.warning("no address of this machine is found that others reach; clients there must know one")
         log.info("name server listens on %s", self.address)
 
     async def run(self, stop: asyncio.Event) -> None:

@@ -10,12 +10,15 @@ from typing import Any, NoReturn
 import pytest
 from click.testing import CliRunner, Result
 
+from cosmodrome.broker.broker import Broker
 from cosmodrome.cli import serve
 from cosmodrome.cli.main import main
 from cosmodrome.cli.serve import MAX_BROKERS, _other_names, _usable
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.nameserver.kv import KvConfigs
 from cosmodrome.nameserver.server import NameServer
+from cosmodrome.net import addresses
+from cosmodrome.net.addresses import Interface
 from cosmodrome.net.caller import Caller
 from cosmodrome.wire.command import Command
 from cosmodrome.wire.name_server_requests import KvConfig
@@ -203,3 +206,45 @@ def test_what_a_name_server_cannot_keep_stops_its_start(
     assert (done.exit_code, serving.asked) == (1, [])
     assert done.output.startswith(f"Error: {conf}:2: ")
     assert words in done.output
+
+
+# --- the address that clients are told
+
+
+@pytest.mark.parametrize(
+    ("line", "told", "because"),
+    [
+        ("", "127.0.0.9", "brokerIP1 in the file of -c sets another"),
+        ("brokerIP1=127.0.0.8", "127.0.0.8", "as brokerIP1 says"),
+    ],
+)
+def test_who_listens_everywhere_says_where_clients_are_told_to_come(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    line: str,
+    told: str,
+    because: str,
+) -> None:
+    """On a machine whose only address is one of its own loop, which is worth a warning."""
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"{line}\nmappedFileSizeCommitLog=1048576\nmaxHashSlotNum=100\nmaxIndexNum=400\n", encoding="utf-8")
+    monkeypatch.setattr(addresses, "interfaces", lambda: [Interface("lo", "127.0.0.9")])
+    registered: dict[str, str] = {}
+
+    async def stopped_at_once(broker: Broker, _stop: asyncio.Event) -> None:
+        registered[broker.address] = broker.config.namesrv_addr
+        stop = asyncio.Event()
+        stop.set()
+        await run(broker, stop)
+
+    run = Broker.run
+    monkeypatch.setattr(Broker, "run", stopped_at_once)
+    done = invoked(*UP, str(tmp_path / "data"), "--host", "0.0.0.0", "-c", str(conf))
+    assert done.exit_code == 0, done.output
+    first, second = done.output.splitlines()[:2]
+    assert first == f"listening on every address of this machine; clients are told {told}: {because}"
+    ((address, name_server),) = registered.items()
+    assert second.startswith(f"name server on {name_server}, broker broker-a on {address}, ")
+    assert (address.partition(":")[0], name_server.partition(":")[0]) == (told, "127.0.0.9")
+    assert f"clients on other machines are told to come to {told} and cannot; set brokerIP1" in caplog.text
