@@ -38,6 +38,7 @@ from cosmodrome.errors import ConfigError, CosmodromeError, StoreError
 from cosmodrome.nameserver.server import NameServer
 from cosmodrome.net.addresses import EVERY_ADDRESS, advertised_host
 from cosmodrome.net.loop import run
+from cosmodrome.net.server import CannotListen
 
 log = logging.getLogger(__name__)
 
@@ -93,13 +94,15 @@ async def _up(
     stop = _stop_on_signal()
     with _usable(data):
         name_server = NameServer(namesrv_config, NetConfig(), SystemClock())
-    await name_server.start()
+    with _listening("--host or --namesrv-port"):
+        await name_server.start()
     setup = setup._replace(broker=dataclasses.replace(setup.broker, namesrv_addr=name_server.address))
     stop_name_server = asyncio.Event()
     serving = asyncio.create_task(name_server.run(stop_name_server))
     try:
         broker = _made(setup)
-        await broker.start()
+        with _listening("--host, --broker-port or listenPort in the file of -c"):
+            await broker.start()
         async with _BrokerProcesses(setup.broker, brokers - 1, data, config_file, stop):
             _echo_open(setup.broker)
             click.echo(_ready_text(name_server.address, broker, data, brokers, time.monotonic() - started))
@@ -155,7 +158,8 @@ def namesrv(config_file: str | None, host: str | None, port: int | None, kv_conf
 async def _namesrv(config: NameServerConfig, net: NetConfig) -> None:
     stop = _stop_on_signal()
     name_server = _made_name_server(config, net)
-    await name_server.start()
+    with _listening("--host, --port or listenPort in the file of -c"):
+        await name_server.start()
     if not config.kv_config_path:  # only now is the port known, and with it the place
         try:
             kv_config = _default_kv_config(name_server.port)
@@ -205,7 +209,8 @@ def broker(
 async def _broker(setup: _BrokerSetup) -> None:
     stop = _stop_on_signal()
     serving = _made(setup)
-    await serving.start()
+    with _listening("--host, --port or listenPort in the file of -c"):
+        await serving.start()
     _echo_open(setup.broker)
     click.echo(f"broker {setup.broker.broker_name} on {serving.address}: ready; Ctrl-C stops")
     await serving.run(stop)
@@ -253,6 +258,15 @@ def _made_name_server(config: NameServerConfig, net: NetConfig) -> NameServer:
         return NameServer(config, net, SystemClock())
     with _usable(Path(config.kv_config_path).parent):
         return NameServer(config, net, SystemClock())
+
+
+@contextmanager
+def _listening(options: str) -> Iterator[None]:
+    """Name the options that choose another address or port, where the one that was chosen cannot be had."""
+    try:
+        yield
+    except CannotListen as error:
+        raise CannotListen(error.host, error.port, error.reason, f"choose another with {options}") from error
 
 
 @contextmanager

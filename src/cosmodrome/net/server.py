@@ -3,16 +3,41 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 
 from cosmodrome.config import NetConfig
 from cosmodrome.errors import ConfigError
 from cosmodrome.net.connection import Connection, ConnectionCallback, Handler
+from cosmodrome.net.listeners import listener_of
 from cosmodrome.net.turn import Turn
 
 log = logging.getLogger(__name__)
 
 ACCEPT_BACKLOG = 4_096
+
+
+class CannotListen(ConfigError):
+    """An address and port that a server was told to listen on and cannot have."""
+
+    def __init__(
+        self, host: str, port: int, reason: str, advice: str = "choose another bindAddress or listenPort"
+    ) -> None:
+        super().__init__(f"cannot listen on {host}:{port}: {reason}; {advice}")
+        self.host = host
+        self.port = port
+        self.reason = reason
+
+
+def _reason(error: OSError, port: int) -> str:
+    if error.errno == errno.EADDRINUSE:
+        listener = listener_of(port)
+        return "the port is in use" + (f" by {listener}" if listener else "")
+    if error.errno == errno.EADDRNOTAVAIL:
+        return "this machine has no such address"
+    if error.errno == errno.EACCES:
+        return "this user may not listen on that port"
+    return error.strerror or str(error)
 
 
 class Server:
@@ -51,7 +76,7 @@ class Server:
                 self._accept, self._host, self._port, backlog=ACCEPT_BACKLOG, reuse_address=True
             )
         except OSError as error:
-            raise ConfigError(f"cannot listen on {self._host}:{self._port}: {error.strerror or error}") from error
+            raise CannotListen(self._host, self._port, _reason(error, self._port)) from error
         self._port = self._listener.sockets[0].getsockname()[1]
 
     @property

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
+import socket
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -248,3 +250,55 @@ def test_who_listens_everywhere_says_where_clients_are_told_to_come(
     assert second.startswith(f"name server on {name_server}, broker broker-a on {address}, ")
     assert (address.partition(":")[0], name_server.partition(":")[0]) == (told, "127.0.0.9")
     assert f"clients on other machines are told to come to {told} and cannot; set brokerIP1" in caplog.text
+
+
+# --- ports
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        (["namesrv", "--kv-config", "{folder}/kv.json", "--port", "{port}"], "--host, --port or listenPort"),
+        (["broker", "-n", "127.0.0.1:1", "--store", "{folder}", "--port", "{port}"], "--host, --port or listenPort"),
+        (["up", "--data", "{folder}", "--namesrv-port", "{port}"], "--host or --namesrv-port"),
+        (
+            ["up", "--data", "{folder}", "--namesrv-port", "0", "--broker-port", "{port}"],
+            "--host, --broker-port or listenPort",
+        ),
+    ],
+)
+def test_a_port_in_use_is_told_with_who_has_it_and_what_chooses_another(
+    tmp_path: Path, words: list[str], options: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = invoked(*(word.format(folder=tmp_path, port=port) for word in words))
+    me = f"(process {os.getpid()})"
+    assert done.exit_code == 1
+    assert done.output.startswith(f"Error: cannot listen on 127.0.0.1:{port}: the port is in use by ")
+    assert f"{me}; choose another with {options}" in done.output
+    assert done.output.count("\n") == 1
+
+
+def test_an_address_of_another_machine_is_told(tmp_path: Path) -> None:
+    done = invoked("namesrv", "--kv-config", str(tmp_path / "kv.json"), "--port", "0", "--host", "198.51.100.7")
+    assert (done.exit_code, done.output) == (
+        1,
+        "Error: cannot listen on 198.51.100.7:0: this machine has no such address; "
+        "choose another with --host, --port or listenPort in the file of -c\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["namesrv", "--port", "x"], "'x' is not a valid integer range"),
+        (["namesrv", "--port", "70000"], "70000 is not in the range 0<=x<=65535"),
+        (["broker", "-p", "9876"], "No such option"),
+        (["namesrv", "-p", "9876"], "No such option"),
+    ],
+)
+def test_a_mistake_with_the_port_option_is_a_sentence(words: list[str], told: str) -> None:
+    done = invoked(*words)
+    assert done.exit_code == 2
+    assert told in done.output
