@@ -84,6 +84,7 @@ class Property:
     TIMER_DELAY_SEC = "TIMER_DELAY_SEC"
     TIMER_DELAY_MS = "TIMER_DELAY_MS"
     TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
+    START_DELIVER_TIME = "__STARTDELIVERTIME"  # of ONS clients, in ms as well
     # What the broker notes about such a message.
     TIMER_OUT_MS = "TIMER_OUT_MS"
     TIMER_ENQUEUE_MS = "TIMER_ENQUEUE_MS"

@@ -26,8 +26,10 @@ from cosmodrome.store.timer_checkpoint import TimerCheckpoint
 from cosmodrome.testing import FakeClock
 from cosmodrome.wire.bodies import TimerMetricsBody
 from cosmodrome.wire.command import Command
+from cosmodrome.wire.properties import encode
 from cosmodrome.wire.recall_handle import RecallHandle
 from cosmodrome.wire.record import Record, decode_records
+from cosmodrome.wire.requests import SendMessage
 from tests.bounded import in_thread
 from tests.system.cluster import SMALL_STORE, running_broker, running_name_server
 from tests.system.daemons import cosmodrome, cosmodrome_json, up
@@ -101,6 +103,35 @@ async def test_a_timed_message_comes_at_its_time(tmp_path: Path, flush: FlushDis
         await post.until(lambda: post.delivered == [b"then"])
         await post.advance(290)
         await post.until(lambda: sorted(post.delivered) == [b"later", b"then"])
+
+
+async def test_the_delivery_time_of_ons_clients_is_obeyed(tmp_path: Path) -> None:
+    async with post_office(tmp_path) as post:
+        soon_ms = post.clock.now_ms() + 10_000
+        await post.producer.send(Message(TOPIC, b"then", properties={"__STARTDELIVERTIME": str(soon_ms)}))
+        await post.producer.send(Message(TOPIC, b"past", properties={"__STARTDELIVERTIME": str(soon_ms - 20_000)}))
+        await post.advance(9)
+        assert post.delivered == [b"past"]
+        await post.advance(1)
+        await post.until(lambda: sorted(post.delivered) == [b"past", b"then"])
+        await post.advance(20)
+        assert len(post.delivered) == 2  # it still says its time, which has come
+
+
+@pytest.mark.parametrize("time", ["soon", "1.5e12", "0x10", str(2**62)])
+@pytest.mark.parametrize("others", [{}, {"TRAN_MSG": "true"}])
+async def test_a_delivery_time_that_is_none_is_refused(tmp_path: Path, time: str, others: dict[str, str]) -> None:
+    """That of a half message too, and at once: its commit could only fail."""
+    kept = encode({"UNIQ_KEY": "u", "__STARTDELIVERTIME": time, **others})
+    async with post_office(tmp_path) as post:
+        header = SendMessage("p", TOPIC, "TBW102", 1, 0, 0, 0, 0, kept)
+        caller = Caller()
+        command = Command.request(RequestCode.SEND_MESSAGE, header, b"x")
+        reply = await caller.call(post.broker.address, command, PATIENCE_SECONDS * 1_000)
+        await caller.close()
+        assert reply.code == ResponseCode.MESSAGE_ILLEGAL
+        assert ("max delay" if time.isdigit() else "write a whole number") in (reply.remark or "")
+        assert post.broker.store.max_physical_offset == 0
 
 
 async def test_what_was_delivered_is_noted_soon_even_if_little_else_is_written(tmp_path: Path) -> None:

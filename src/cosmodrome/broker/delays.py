@@ -26,7 +26,12 @@ FIRST_RETRY_MS = 100
 LONGEST_RETRY_MS = 10_000
 
 # A time that a message asks for; its delay level counts more.
-_TIMES = (Property.TIMER_DELAY_SEC, Property.TIMER_DELAY_MS, Property.TIMER_DELIVER_MS)
+_TIMES = (
+    Property.TIMER_DELAY_SEC,
+    Property.TIMER_DELAY_MS,
+    Property.TIMER_DELIVER_MS,
+    Property.START_DELIVER_TIME,
+)
 # What trying again cannot mend.
 _HOPELESS = (MessageIllegal, InvalidParameter, ProtocolError)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cosmodrome.broker.delays import delay_level, to_schedule
-from cosmodrome.broker.timers import is_timed
+from cosmodrome.broker.timers import DELIVER_MARK, deliver_at, is_timed
 from cosmodrome.model import Property
 from cosmodrome.store.message import StoreMessage
 from cosmodrome.wire.record import SysFlag
@@ -30,6 +30,12 @@ def redirect(broker: Broker, message: StoreMessage) -> None:
         broker.timers.to_wheel(message)
 
 
+def check_times(broker: Broker, properties: str) -> None:
+    """Refuse now what `redirect` would refuse when the transaction of this message is committed."""
+    if delay_level(properties) <= 0 and is_timed(properties):
+        broker.timers.check_time(deliver_at(properties, now_ms := broker.clock.now_ms()), now_ms)
+
+
 def _is_marked(properties: str) -> bool:
     """Whether it is worth a closer look; for nearly all messages it is not."""
-    return Property.DELAY in properties or Property.TIMER_DELIVER_MS in properties
+    return Property.DELAY in properties or DELIVER_MARK in properties

@@ -41,7 +41,15 @@ CLEAN_EVERY_MS = 30_000
 _NOTES_BYTES = 160
 NEVER_SET = 2**63 - 1  # in TIMER_ENQUEUE_MS: its time had come before it could be set
 
-_ASKS = (Property.TIMER_DELAY_SEC, Property.TIMER_DELAY_MS, Property.TIMER_DELIVER_MS)
+# With the unit of each; of several, the first counts. Times from now on, except those in `_ABSOLUTE`.
+_ASKS = {
+    Property.TIMER_DELAY_SEC: 1_000,
+    Property.TIMER_DELAY_MS: 1,
+    Property.TIMER_DELIVER_MS: 1,
+    Property.START_DELIVER_TIME: 1,
+}
+DELIVER_MARK = "DELIVER"  # a part of the names of both absolute times; the others have Property.DELAY in theirs
+_ABSOLUTE = (Property.TIMER_DELIVER_MS, Property.START_DELIVER_TIME)
 # What trying again cannot mend.
 _HOPELESS = (MessageIllegal, InvalidParameter, ProtocolError)
 
@@ -56,12 +64,12 @@ def is_timed(properties: str) -> bool:
 
 def deliver_at(properties: str, now_ms: int) -> int:
     """The time a timed message asks for; MessageIllegal when that is no number."""
-    for name, unit_ms, start_ms in zip(_ASKS, (1_000, 1, 1), (now_ms, now_ms, 0), strict=True):
+    for name, unit_ms in _ASKS.items():
         text = props.find(properties, name)
         if text is None:
             continue
         try:
-            return start_ms + int(text) * unit_ms
+            return (0 if name in _ABSOLUTE else now_ms) + int(text) * unit_ms
         except ValueError:
             raise MessageIllegal(f"the property {name} is {text!r}; write a whole number") from None
     return now_ms
@@ -144,11 +152,7 @@ class Timers:
             if props.find(message.properties, Property.TIMER_DEL_UNIQKEY) is not None:
                 raise MessageIllegal("it is too late to take the message back: its time has come")
             return
-        if deliver_ms - now_ms > self.max_delay_ms:
-            raise MessageIllegal(
-                "timer message illegal, the delay time should not be bigger than the max delay "
-                f"{self.max_delay_ms}ms (timerMaxDelaySec)"
-            )
+        self.check_time(deliver_ms, now_ms)
         if len(message.properties.encode()) + len(message.topic) + _NOTES_BYTES > props.MAX_SIZE_BYTES:
             raise MessageIllegal("the properties leave no room for those of a timed message; make them shorter")
         slot_ms = slot_of(deliver_ms)
@@ -161,6 +165,16 @@ class Timers:
         }
         message.properties = props.encode(props.decode(message.properties) | notes)
         message.topic, message.queue_id = TIMER_TOPIC, _QUEUE
+
+    def check_time(self, deliver_ms: int, now_ms: int) -> None:
+        """Refuse a time that lies too far ahead, and any time if the wheel is off."""
+        if not self._config.timer_wheel_enable:
+            raise RequestError("accurate timer message is not enabled, timerWheelEnable is false")
+        if deliver_ms - now_ms > self.max_delay_ms:
+            raise MessageIllegal(
+                "timer message illegal, the delay time should not be bigger than the max delay "
+                f"{self.max_delay_ms}ms (timerMaxDelaySec)"
+            )
 
     # --- life
 

@@ -40,7 +40,13 @@ _RESERVED = """
     TIMER_DELAY_LEVEL __BORNHOST BORN_TIMESTAMP __CRC32# DLQ_ORIGIN_TOPIC DLQ_ORIGIN_MESSAGE_ID
 """
 RESERVED_PROPERTIES = frozenset(_RESERVED.split())
-DELAYING = (Property.DELAY, Property.TIMER_DELAY_SEC, Property.TIMER_DELAY_MS, Property.TIMER_DELIVER_MS)
+DELAYING = (
+    Property.DELAY,
+    Property.TIMER_DELAY_SEC,
+    Property.TIMER_DELAY_MS,
+    Property.TIMER_DELIVER_MS,
+    Property.START_DELIVER_TIME,
+)
 
 
 class Outgoing(NamedTuple):

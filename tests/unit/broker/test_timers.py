@@ -121,11 +121,13 @@ def test_a_slot_is_emptied_at_its_messages_time_or_less_than_a_second_later(deli
         ({"TIMER_DELAY_SEC": "3"}, 10_000 + 3_000),
         ({"TIMER_DELAY_MS": "3"}, 10_000 + 3),
         ({"TIMER_DELIVER_MS": "13000"}, 13_000),
+        ({"__STARTDELIVERTIME": "13000"}, 13_000),
+        ({"__STARTDELIVERTIME": "1", "TIMER_DELIVER_MS": "13000"}, 13_000),
         ({"TIMER_DELIVER_MS": "1", "TIMER_DELAY_MS": "2", "TIMER_DELAY_SEC": "3"}, 13_000),
         ({"TIMER_DELIVER_MS": "1", "TIMER_DELAY_MS": "2"}, 10_002),
     ],
 )
-def test_the_first_of_three_properties_counts(properties: dict[str, str], deliver_ms: int) -> None:
+def test_the_first_of_several_properties_counts(properties: dict[str, str], deliver_ms: int) -> None:
     assert is_timed(props.encode(properties))
     assert deliver_at(props.encode(properties), 10_000) == deliver_ms
 

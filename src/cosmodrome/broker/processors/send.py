@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from cosmodrome.broker.delays import delay_level
 from cosmodrome.broker.half_messages import is_half, is_transactional
+from cosmodrome.broker.redirect import check_times
 from cosmodrome.broker.statistics import DEAD_LETTERS
-from cosmodrome.broker.timers import is_timed, recall_handle
+from cosmodrome.broker.timers import DELIVER_MARK, is_timed, recall_handle
 from cosmodrome.broker.topics import check_writable
 from cosmodrome.codes import ResponseCode
 from cosmodrome.errors import InvalidParameter, MessageIllegal, ProtocolError
@@ -34,7 +35,7 @@ _FLUSH_CODES = {
 }
 
 # Properties without any of these words need no closer look; "DELAY" is part of other names, too.
-_MARKS = (Property.DELAY, Property.TRAN_MSG, Property.TIMER_DELIVER_MS, Property.POP_CK)
+_MARKS = (Property.DELAY, Property.TRAN_MSG, DELIVER_MARK, Property.POP_CK)
 
 
 async def send_message(broker: Broker, connection: Connection, command: Command) -> Command:
@@ -74,6 +75,7 @@ async def send_message(broker: Broker, connection: Connection, command: Command)
 def _append_marked(broker: Broker, message: StoreMessage) -> Appended:
     """Store a message that may have to wait for something before it is delivered."""
     if is_half(message):
+        check_times(broker, message.properties)
         return broker.transactions.prepare(message)
     return broker.append(message)
 
