@@ -7,11 +7,13 @@ import dataclasses
 import errno
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from cosmodrome.broker.broker import Broker
 from cosmodrome.clock import Clock
 from cosmodrome.config import KIB, BrokerConfig, FlushDiskType, StoreConfig
+from cosmodrome.errors import StoreError
 from cosmodrome.store import Appended, StoreMessage
 from cosmodrome.testing import Fault, FaultyDisk, Kind
 from cosmodrome.testing.kill import copy, cut_off_broker
@@ -95,7 +97,8 @@ class Machine:
         """Stop the broker in order, or wait until nothing of a killed one is left. After a crash of the machine, the
         next start trusts only what it can check."""
         self._stop.set()
-        await self._running
+        with suppress(StoreError):  # a full disk; what it could not save must not be missed
+            await self._running
         self.defuse()
         if not self.killed.is_set():
             self.stops += 1

@@ -26,13 +26,21 @@ from cosmodrome.broker.redirect import redirect
 from cosmodrome.broker.registration import Registration
 from cosmodrome.broker.request_modes import RequestModes
 from cosmodrome.broker.statistics import SAMPLE_MS, Statistics
+from cosmodrome.broker.tables import SavedTable
 from cosmodrome.broker.timers import Timers
 from cosmodrome.broker.topics import Topics
 from cosmodrome.broker.transactions import Transactions
 from cosmodrome.clock import Clock, SystemClock
 from cosmodrome.codes import RequestCode
 from cosmodrome.config import BrokerConfig, NetConfig, StoreConfig
-from cosmodrome.errors import ConfigError, FlushTimeout, NoPermission, RequestCodeNotSupported, ServiceNotAvailable
+from cosmodrome.errors import (
+    ConfigError,
+    FlushTimeout,
+    NoPermission,
+    RequestCodeNotSupported,
+    ServiceNotAvailable,
+    StoreError,
+)
 from cosmodrome.filter.subscriptions import GroupFilters
 from cosmodrome.model import SCHEDULE_TOPIC, Perm, Property
 from cosmodrome.net.addresses import EVERY_ADDRESS, advertised_host, is_loopback
@@ -209,7 +217,11 @@ class Broker:
             ) from error
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Keep serving until `stop` is set, then close. A background part that fails ends the broker loudly."""
+        """Keep serving until `stop` is set, then close. A background part that fails ends the broker loudly.
+
+        StoreError, when all is closed, for what could not be saved at the end.
+        """
+        unsaved: list[str] = []
         async with asyncio.TaskGroup() as tasks:
             flushing = tasks.create_task(self.store.flusher.run())
             parts = (
@@ -230,25 +242,45 @@ class Broker:
             finally:
                 for part in parts:
                     part.cancel()
-                await self._stop_serving()
+                unsaved += await self._stop_serving()
                 self.store.flusher.stop()
                 await flushing
-                await self.delays.save()  # by now what they delivered is on disk
+                unsaved += await self.delays.save()  # by now what they delivered is on disk
                 self._settle_offsets()
-                await self.transactions.save()
-                await self.timers.close()
-                self.store.close()
+                unsaved += await self.transactions.save()
+                unsaved += await self.timers.close()
+                unsaved += self._close_store()
         log.info("broker %s stopped", self.config.broker_name)
+        if unsaved:
+            raise StoreError(
+                f"the broker has stopped, but could not save everything: {'; '.join(dict.fromkeys(unsaved))}. The next "
+                "start reads the end of the log and may deliver the last messages again; see to the disk first"
+            )
 
-    async def _stop_serving(self) -> None:
-        """Leave the name servers, answer what is in hand, then put the tables on disk."""
+    def _close_store(self) -> list[str]:
+        """Close the store; return what went wrong with its disk, now or before."""
+        failure = self.store.failure
+        try:
+            self.store.close()
+        except OSError as error:
+            return [f"the store: {error}"]
+        return [failure] if failure is not None else []
+
+    async def _stop_serving(self) -> list[str]:
+        """Leave the name servers, answer what is in hand, then put the tables on disk; return which could not be."""
         await self.registration.leave()
         await self.stop_listening()
         await self._caller.close()
-        try:
-            await self._save_all()
-        except ServiceNotAvailable as error:  # the store must be closed in order all the same
-            log.error("%s; groups may get their last messages again", error)
+        self._settle_offsets()
+        self.pops.orders.clean(self._is_known, self.clock.now_ms())
+        unsaved = []
+        for table in self._tables():
+            try:
+                await table.saved()
+            except ServiceNotAvailable as error:  # the store must be closed in order all the same
+                log.error("%s; groups may get their last messages again", error)
+                unsaved.append(str(error))
+        return unsaved
 
     async def stop_listening(self) -> None:
         """Answer what is in hand and close every connection."""
@@ -416,8 +448,11 @@ class Broker:
     async def _save_all(self) -> None:
         self._settle_offsets()
         self.pops.orders.clean(self._is_known, self.clock.now_ms())
-        for table in (self.topics, self.groups, self.offsets, self.pops.orders, self.request_modes):
+        for table in self._tables():
             await table.saved()
+
+    def _tables(self) -> tuple[SavedTable, ...]:
+        return self.topics, self.groups, self.offsets, self.pops.orders, self.request_modes
 
     def _settle_offsets(self) -> None:
         self.offsets.settle(self.store.flusher.flushed, self.store.max_physical_offset)

@@ -208,10 +208,12 @@ class Delays:
             await self._clock.sleep(self._save_every_ms)
             await self.save()
 
-    async def save(self) -> None:
-        """Write down what is delivered and on disk. A full disk is reported; after a crash some would come again."""
+    async def save(self) -> list[str]:
+        """Write down what is delivered and on disk. A full disk is logged, and returned: some would come again."""
         self._offsets.settle(self._store.flusher.flushed, self._store.max_physical_offset)
         try:
             await self._offsets.saved()
         except ServiceNotAvailable as error:
             log.error("%s; trying again", error)
+            return [str(error)]
+        return []

@@ -237,8 +237,9 @@ class Timers:
         self._aside = asyncio.ensure_future(asyncio.to_thread(work))
         await asyncio.shield(self._aside)
 
-    async def close(self) -> None:
-        """Note where everything stands and let go of the files. The service has ended, the flusher too."""
+    async def close(self) -> list[str]:
+        """Note where everything stands and let go of the files; return what could not be noted. The service has ended,
+        the flusher too."""
         if self._aside is not None:
             with suppress(OSError):
                 await self._aside
@@ -249,8 +250,10 @@ class Timers:
             await self.metrics.saved()
         except (OSError, ServiceNotAvailable) as error:
             log.error("cannot save how far timed messages are delivered: %s; some may come again", error)
+            return [f"how far timed messages are delivered: {error}"]
         finally:
             self.pending.close()
+        return []
 
     # --- from the queue into the wheel
 

@@ -442,13 +442,15 @@ class Transactions:
             await self._clock.sleep(SETTLE_EVERY_MS)
             self.settle()
 
-    async def save(self) -> None:
-        """Write down how far the queues are done. A full disk is reported; a restart would read a little more."""
+    async def save(self) -> list[str]:
+        """Write down how far the queues are done. A full disk is logged and returned; a restart reads a little more."""
         self.settle()
         try:
             await self._offsets.saved()
         except ServiceNotAvailable as error:
             log.error("%s", error)
+            return [str(error)]
+        return []
 
     def settle(self) -> None:
         """Let be saved how far the queues are done. That never runs ahead of the disk: a copy of a half must be there

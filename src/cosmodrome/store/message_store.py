@@ -472,6 +472,11 @@ class MessageStore:
         return self._log.end - self._dispatcher.end
 
     @property
+    def failure(self) -> str | None:
+        """Why nothing can be written before the next start, or None."""
+        return self._gate.failure
+
+    @property
     def refusal(self) -> str | None:
         """Why nothing can be written, or None."""
         return self._gate.reason
@@ -490,8 +495,9 @@ class MessageStore:
                 self._sync_all()
                 self.paths.sync_names()
                 self._abort.clear()
-        except OSError:
-            self._abort.note_failure()
+        except OSError as error:
+            if error.errno not in NO_ROOM:  # else it is as after a kill: what is in the log is safe
+                self._abort.note_failure()
             raise
         finally:
             self._log.close()
