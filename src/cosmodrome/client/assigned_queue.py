@@ -15,7 +15,7 @@ from cosmodrome.client.instance import Instance
 from cosmodrome.client.offsets import OffsetStore
 from cosmodrome.client.process_queue import ProcessQueue
 from cosmodrome.client.pulling import PULL_MAX_BYTES, PULL_MAX_MESSAGES, PULL_SUSPEND_MS, Puller
-from cosmodrome.client.settings import at_least
+from cosmodrome.client.settings import between
 from cosmodrome.clock import Clock
 from cosmodrome.codes import ResponseCode
 from cosmodrome.model import MASTER_ID, MessageQueue, ReceivedMessage, Subscription
@@ -56,8 +56,8 @@ class Pace:
     paused: bool = False
 
     def __post_init__(self) -> None:
-        at_least(1, pull_batch=self.pull_batch)
-        at_least(0, pull_interval_ms=self.pull_interval_ms)
+        between(1, 1_024, pull_batch=self.pull_batch)
+        between(0, 65_535, pull_interval_ms=self.pull_interval_ms)
 
 
 class AssignedQueue(Puller):

@@ -23,13 +23,14 @@ from cosmodrome.client.results import Ended, as_they_come, check_result, in_orde
 from cosmodrome.client.threads import DaemonThreads
 from cosmodrome.client.tracing import Consuming, Tracer
 from cosmodrome.clock import Clock
-from cosmodrome.errors import ClientError, ConfigError, RetryLater, WrongType, check_number
+from cosmodrome.errors import ClientError, ConfigError, InvalidArgument, RetryLater, WrongType, check_number
 from cosmodrome.model import Property, ReceivedMessage
 
 log = logging.getLogger(__name__)
 
 # What a handler that takes a list gets at most, unless `batch` says otherwise: as much as a pull brings.
 DEFAULT_BATCH = 32
+MAX_BATCH = 1_024
 
 # handler(message) or handler(messages), def or async def; what it returns matters only as `results` says.
 Handler = Callable[[Any], Any]
@@ -63,6 +64,8 @@ class Consume(NamedTuple):
         _check_takes_one(handler)
         if batch is not None:
             check_number(1, batch=batch)
+            if batch > MAX_BATCH:
+                raise InvalidArgument(f"batch is {batch}; it must be a whole number from 1 to {MAX_BATCH}")
         if batch is None and _takes_a_list(handler):
             batch = DEFAULT_BATCH
         called = handler if inspect.isroutine(handler) else type(handler).__call__

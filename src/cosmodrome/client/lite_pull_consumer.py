@@ -34,6 +34,7 @@ from cosmodrome.client.sending_back import MAX_RECONSUME_TIMES, SendsBack
 from cosmodrome.client.settings import (
     at_least,
     at_least_or_none,
+    check_consumer_group,
     check_offsets,
     check_queue,
     check_start,
@@ -57,7 +58,6 @@ from cosmodrome.model import (
     MessageModel,
     MessageQueue,
     ReceivedMessage,
-    check_group,
     check_topic,
     retry_topic,
 )
@@ -137,7 +137,7 @@ class LitePullConsumer(Administration):
         config = self._config = client_config(config, namesrv)
         self._namespace = config.namespace
         self._clock = clock or SystemClock()
-        self._group = self._reads_as = wrap_group(config.namespace, check_group(group))
+        self._group = self._reads_as = wrap_group(config.namespace, check_consumer_group(group))
         self._model = model
         self._pull_batch = pull_batch
         self._auto_commit_interval_ms = auto_commit_interval_ms

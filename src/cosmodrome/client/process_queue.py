@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, Self
 
-from cosmodrome.client.settings import at_least, at_least_or_none
+from cosmodrome.client.settings import at_least, at_least_or_none, between
 from cosmodrome.config import MIB
 from cosmodrome.errors import ProtocolError
 from cosmodrome.model import ReceivedMessage
@@ -32,6 +32,13 @@ class CacheLimits:
         at_least(1, max_messages=self.max_messages, max_bytes=self.max_bytes, max_span=self.max_span)
         of_topic = {"max_messages_of_topic": self.max_messages_of_topic, "max_bytes_of_topic": self.max_bytes_of_topic}
         at_least_or_none(1, **of_topic)
+
+    def check_bounds(self) -> None:
+        """Raise ConfigError for what Java's push consumer refuses as too much."""
+        between(1, 65_535, max_messages=self.max_messages, max_span=self.max_span)
+        between(1, 1_024 * MIB, max_bytes=self.max_bytes)
+        between(1, 6_553_500, max_messages_of_topic=self.max_messages_of_topic)
+        between(1, 102_400 * MIB, max_bytes_of_topic=self.max_bytes_of_topic)
 
     def shared_by(self, queues: int) -> CacheLimits:
         """For each of so many queues of one topic."""

@@ -19,7 +19,15 @@ from cosmodrome.client.offsets import offset_store
 from cosmodrome.client.pulling import PULL_MAX_BYTES, PULL_MAX_MESSAGES, pull
 from cosmodrome.client.rebalance import Strategy, averagely, check_strategy
 from cosmodrome.client.sending_back import SendsBack
-from cosmodrome.client.settings import at_least_or_none, check_queue, client_config, listed, listening, one_of
+from cosmodrome.client.settings import (
+    at_least_or_none,
+    check_consumer_group,
+    check_queue,
+    client_config,
+    listed,
+    listening,
+    one_of,
+)
 from cosmodrome.client.subscribing import Expression, subscription
 from cosmodrome.clock import Clock, SystemClock
 from cosmodrome.codes import ResponseCode
@@ -33,7 +41,6 @@ from cosmodrome.model import (
     MessageModel,
     MessageQueue,
     ReceivedMessage,
-    check_group,
     check_topic,
 )
 from cosmodrome.wire.requests import PullFlag, PullMessage
@@ -112,7 +119,7 @@ class PullConsumer(Administration):
         config = self._config = client_config(config, namesrv)
         self._namespace = config.namespace
         self._clock = clock or SystemClock()
-        self._group = self._reads_as = wrap_group(config.namespace, check_group(group))
+        self._group = self._reads_as = wrap_group(config.namespace, check_consumer_group(group))
         self._on_balance: list[OnBalance] = []
         self._broker_ids: dict[MessageQueue, int] = {}  # the member of the broker group that was suggested last
         self._consumed: dict[MessageQueue, int] = {}

@@ -36,6 +36,8 @@ from cosmodrome.client.sending_back import SendsBack
 from cosmodrome.client.settings import (
     at_least,
     at_least_or_none,
+    between,
+    check_consumer_group,
     check_offsets,
     check_start,
     client_config,
@@ -55,7 +57,6 @@ from cosmodrome.model import (
     MessageModel,
     MessageQueue,
     ReceivedMessage,
-    check_group,
     check_topic,
     retry_topic,
 )
@@ -64,6 +65,7 @@ from cosmodrome.wire.bodies import ConsumeDirectlyResult, ConsumerRunningInfo, C
 log = logging.getLogger(__name__)
 
 MAX_IN_FLIGHT = 20
+MAX_THREADS = 1_000
 STOP_TIMEOUT_MS = 10_000
 CONSUME_TIMEOUT_MS = 15 * 60 * 1_000
 
@@ -129,18 +131,20 @@ class PushConsumer(Administration):
         super().__init__()
         model, consume_from = one_of(MessageModel, model=model), one_of(ConsumeFrom, consume_from=consume_from)
         at_least(1, max_in_flight=max_in_flight, consume_timeout_ms=consume_timeout_ms, suspend_ms=suspend_ms)
-        at_least(0, min_threads=min_threads, stop_timeout_ms=stop_timeout_ms, start_timeout_ms=start_timeout_ms)
-        at_least_or_none(1, max_threads=max_threads)
+        at_least(0, stop_timeout_ms=stop_timeout_ms, start_timeout_ms=start_timeout_ms)
+        between(0, MAX_THREADS, min_threads=min_threads)
+        between(1, MAX_THREADS, max_threads=max_threads)
         at_least_or_none(0, max_reconsume_times=max_reconsume_times)
         check_start(consume_from, consume_timestamp_ms)
         each_is(bool, orderly=orderly, auto_commit=auto_commit, trace=trace, require_connection=require_connection)
         each_is(CacheLimits, limits=limits)
+        limits.check_bounds()
         check_consumer_hooks(consume_hooks, filter_hooks)
         if not (orderly or auto_commit):
             raise ConfigError("auto_commit=False is for orderly=True; else what a handler returned from is committed")
         config = self._config = client_config(config, namesrv)
         self._clock = clock or SystemClock()
-        self._group = self._reads_as = wrap_group(config.namespace, check_group(group))
+        self._group = self._reads_as = wrap_group(config.namespace, check_consumer_group(group))
         self._model = model
         self._orderly = orderly
         self._stop_timeout_ms = stop_timeout_ms

@@ -9,8 +9,10 @@ from enum import Enum
 from typing import TypeVar
 
 from cosmodrome.config import ClientConfig
-from cosmodrome.errors import ConfigError, WrongType, check_number
-from cosmodrome.model import ConsumeFrom, MessageQueue
+from cosmodrome.errors import ConfigError, InvalidParameter, WrongType, check_number
+from cosmodrome.model import ConsumeFrom, MessageQueue, check_group
+
+DEFAULT_CONSUMER_GROUP = "DEFAULT_CONSUMER"
 
 E = TypeVar("E", bound=Enum)
 L = TypeVar("L")
@@ -22,6 +24,21 @@ def at_least(least: int, **settings: int) -> None:
     for name, value in settings.items():
         if not isinstance(value, int) or value < least:
             raise ConfigError(f"{name} is {value!r}; it must be a whole number, at least {least}")
+
+
+def between(least: int, most: int, **settings: int | None) -> None:
+    """ConfigError for the first that is none of these whole numbers; None has been left out."""
+    at_least_or_none(least, **settings)
+    for name, value in settings.items():
+        if value is not None and value > most:
+            raise ConfigError(f"{name} is {value}; it must be a whole number from {least} to {most}")
+
+
+def check_consumer_group(group: str) -> str:
+    """The group itself, or InvalidParameter. Java's clients take the default name for a forgotten one."""
+    if group == DEFAULT_CONSUMER_GROUP:
+        raise InvalidParameter(f"the group cannot be {group}; give each application a name of its own")
+    return check_group(group)
 
 
 def at_least_or_none(least: int, **settings: int | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import builtins
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Iterator
@@ -171,6 +172,47 @@ def test_what_cannot_work_is_refused_with_the_family(refuse: Callable[[], object
 
 
 CONSUMERS: list[Callable[..., Any]] = [PushConsumer, LitePullConsumer, PullConsumer]
+
+
+@pytest.mark.parametrize("make", CONSUMERS)
+def test_the_name_of_a_forgotten_group_is_refused(make: Callable[..., Any]) -> None:
+    with pytest.raises(InvalidParameter, match="the group cannot be DEFAULT_CONSUMER; give each application a name"):
+        make("DEFAULT_CONSUMER", config=ClientConfig(namesrv=NAMESRV, namespace="NS"))
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [
+        ("min_threads", 1_000),
+        ("max_threads", 1_000),
+        ("pull_batch", 1_024),
+        ("pull_interval_ms", 65_535),
+        ("max_messages", 65_535),
+        ("max_span", 65_535),
+        ("max_bytes", 2**30),
+        ("max_messages_of_topic", 6_553_500),
+        ("max_bytes_of_topic", 100 * 2**30),
+    ],
+)
+@pytest.mark.parametrize("orderly", [False, True])
+def test_a_push_consumer_takes_as_much_as_javas_and_no_more(name: str, most: int, orderly: bool) -> None:
+    limits = {field.name for field in dataclasses.fields(CacheLimits)}
+
+    def make(value: int) -> None:
+        settings: dict[str, Any] = {"limits": CacheLimits(**{name: value})} if name in limits else {name: value}
+        if name == "min_threads":
+            settings["max_threads"] = 1_000
+        PushConsumer("g", NAMESRV, orderly=orderly, **settings)
+
+    make(most)
+    with pytest.raises(ConfigError, match=rf"{name} is {most + 1}; it must be a whole number from [01] to {most}"):
+        make(most + 1)
+
+
+def test_a_handler_takes_as_long_lists_as_javas_and_no_longer() -> None:
+    PushConsumer("g", NAMESRV).subscribe("T", "*", print, batch=1_024)
+    with pytest.raises(InvalidArgument, match="batch is 1025; it must be a whole number from 1 to 1024"):
+        PushConsumer("g", NAMESRV).subscribe("T", "*", print, batch=1_025)
 
 
 @pytest.mark.parametrize(
