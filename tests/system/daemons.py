@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-PATIENCE_SECONDS = 30
+PATIENCE_SECONDS = 60
 # Small files, so that a hundred restarts of a store cost no disk.
 BROKER_CONF = (
     "mappedFileSizeCommitLog=4194304\nmappedFileSizeConsumeQueue=20000\nmaxHashSlotNum=1000\nmaxIndexNum=4000\n"

@@ -25,7 +25,7 @@ from cosmodrome.wire.requests import PullFlag, PullMessage, QueueHeader, SendMes
 from tests.system.cluster import running_cluster
 from tests.system.daemons import Daemon, up
 
-TIMEOUT_MS = 5_000
+TIMEOUT_MS = 30_000
 PATIENCE_SECONDS = 180
 TOPIC, FULL_TOPIC, GROUP = "Good", "Full", "good"
 KIB, MIB = 1024, 1024 * 1024

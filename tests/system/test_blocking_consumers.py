@@ -30,7 +30,7 @@ from tests.bounded import in_thread
 from tests.system.cluster import Cluster, running_cluster
 
 COUNT = 40
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 60
 
 
 async def on_a_cluster(tmp_path: Path, program: Callable[[Cluster], None]) -> None:

@@ -104,7 +104,7 @@ async def test_a_pull_that_waits_learns_of_a_reset_at_once(tmp_path: Path) -> No
         waiting = asyncio.create_task(client.pull(TOPIC, 10, suspend_timeout_millis=60_000))
         await until(lambda: len(client.broker.long_polls) == 1)
         await reset(admin, queue_id=0, offset=4)
-        moved = await asyncio.wait_for(waiting, 5)
+        moved = await asyncio.wait_for(waiting, 30)
     assert (moved.code, moved.next_offset) == (ResponseCode.PULL_OFFSET_MOVED, 4)
 
 

@@ -24,8 +24,8 @@ from cosmodrome.wire.record import decode_records
 from cosmodrome.wire.requests import PopMessage, PullFlag, PullMessage, PullReply, SendMessage, TopicHeader
 from tests.system.cluster import running
 
-TIMEOUT_MS = 5_000
-PATIENCE_SECONDS = 20
+TIMEOUT_MS = 30_000
+PATIENCE_SECONDS = 60
 TOPIC, GROUP = "orders", "billing"
 MESSAGES = 30
 BODY = b"x" * 20_000  # three to a file of the log

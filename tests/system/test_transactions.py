@@ -38,7 +38,7 @@ from cosmodrome.wire.requests import EndTransaction, ResumeCheckHalfMessage, Sen
 from tests.system.cluster import SMALL_STORE, running_broker, running_name_server
 from tests.system.daemons import BROKER_CONF, up
 
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 60
 SENDERS = 8
 TOPIC, GROUP = "orders", "payments"
 COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN

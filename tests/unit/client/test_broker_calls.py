@@ -29,7 +29,7 @@ from tests.unit.client.messages import record
 
 GROUP, TOPIC = "g", "T"
 QUEUE = MessageQueue(TOPIC, "broker-a", 0)
-CALL_TIMEOUT_MS = 5_000
+CALL_TIMEOUT_MS = 30_000
 
 
 async def turn() -> None:

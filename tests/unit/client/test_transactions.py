@@ -217,7 +217,7 @@ async def test_a_question_is_answered_on_its_connection() -> None:
 
 async def test_an_async_check_may_use_what_needs_a_task() -> None:
     async def check(_message: ReceivedMessage) -> TransactionState:
-        async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(30), asyncio.TaskGroup() as group:
             asked = group.create_task(asyncio.sleep(0, COMMIT))
         return asked.result()
 
@@ -377,12 +377,12 @@ async def test_what_a_thread_decides_after_a_cancellation_is_told_all_the_same()
 
     def execute(_message: Message) -> TransactionState:
         began.set()
-        may_end.wait(5)
+        may_end.wait(30)
         return COMMIT
 
     async with fake_cluster(T=4) as cluster, transactional(cluster) as producer:
         sending = asyncio.create_task(producer.send_in_transaction(Message("T", b"a"), execute))
-        await asyncio.to_thread(began.wait, 5)
+        await asyncio.to_thread(began.wait, 30)
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
         assert cluster.broker.asked.count(END) == 0

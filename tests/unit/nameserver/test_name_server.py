@@ -33,7 +33,7 @@ from cosmodrome.wire.bodies import (
 from cosmodrome.wire.command import Command
 from cosmodrome.wire.header import Header
 
-TIMEOUT_MS = 5_000
+TIMEOUT_MS = 30_000
 GO_CLIENT_VERSION = 317
 VERSION = DataVersion(1_700_000_000_000, 3)
 

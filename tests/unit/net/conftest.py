@@ -15,4 +15,4 @@ def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.Abstrac
 
 @pytest.fixture
 def patience_seconds() -> float:
-    return 20
+    return 120

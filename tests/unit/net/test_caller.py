@@ -18,7 +18,7 @@ from cosmodrome.net.connection import Connection
 from cosmodrome.net.server import Server
 from cosmodrome.wire.command import Command
 
-TIMEOUT_MS = 5_000
+TIMEOUT_MS = 30_000
 ECHO = 1
 NEVER_AGAIN_MS = 3_600_000
 

@@ -21,7 +21,7 @@ from cosmodrome.net.tls import client_context
 from cosmodrome.wire.command import Command
 from tests.bounded import PATIENCE_SECONDS
 
-TIMEOUT_MS = 5_000
+TIMEOUT_MS = 30_000
 
 
 @pytest.fixture(scope="module")
