@@ -334,6 +334,7 @@ class ClientConfig(_FromProperties):
     namesrv: str = ""
     instance_name: str = "DEFAULT"
     unit_name: str = ""
+    unit_mode: bool = False  # brokers mark the topics that its clients make and consume
     namespace: str = ""
     poll_route_interval_ms: int = 30_000
     heartbeat_interval_ms: int = 30_000
@@ -350,6 +351,7 @@ class ClientConfig(_FromProperties):
         for name in _TEXTS:
             _require(isinstance(getattr(self, name), str), name, "text")
         _require(isinstance(self.tls, bool), "tls", "True or False")
+        _require(isinstance(self.unit_mode, bool), "unit_mode", "True or False")
         _require(isinstance(self.vip_channel_enabled, bool), "vip_channel_enabled", "True or False")
         _require(self.tls or not self.tls_ca_file, "tls_ca_file", "given together with tls=True")
         _require(self.tls_check in [*TlsCheck], "tls_check", "one of " + ", ".join(TlsCheck))

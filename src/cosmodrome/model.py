@@ -105,6 +105,13 @@ class Perm(IntEnum):
 READ_WRITE = Perm.READ | Perm.WRITE
 
 
+class TopicFlag(IntEnum):
+    """Bits of a topic's sysFlag: clients of a unit made it, or consume it."""
+
+    UNIT = 1
+    UNIT_SUBSCRIPTION = 2
+
+
 class MessageModel(StrEnum):
     """Whether every member of a group gets every message, or each message one of them."""
 

@@ -28,6 +28,7 @@ from cosmodrome.model import (
     SYSTEM_TOPICS,
     Perm,
     TopicConfig,
+    TopicFlag,
     check_topic,
     dead_letter_topic,
     retry_topic,
@@ -73,32 +74,35 @@ class Topics(SavedTable):
             raise TopicNotFound(name)
         return found
 
-    def sendable(self, name: str, template: str, queues_wanted: int) -> TopicConfig:
-        """The topic to send to, created from `template` when it may be."""
+    def sendable(self, name: str, template: str, queues_wanted: int, unit_mode: bool = False) -> TopicConfig:
+        """The topic to send to, created from `template` when it may be; a client of a unit marks what it creates."""
         if name in NOT_SENDABLE_TOPICS:
             raise NoPermission(f"Sending message to topic[{name}] is forbidden.")
         found = self._topics.get(name)
         if found is None:
             check_topic(name)
-            found = self._create_in_send(name, template, queues_wanted)
+            found = self._create_in_send(name, template, queues_wanted, unit_mode)
         return check_writable(found)
 
-    def _create_in_send(self, name: str, template_name: str, queues_wanted: int) -> TopicConfig:
+    def _create_in_send(self, name: str, template_name: str, queues_wanted: int, unit_mode: bool) -> TopicConfig:
         template = self._topics.get(template_name)
+        unit_flag = TopicFlag.UNIT_SUBSCRIPTION if name.startswith(RETRY_PREFIX) else TopicFlag.UNIT
+        flag = int(unit_flag) if unit_mode else 0
         if template is not None and template.inheritable and self._may_inherit(template_name):
             queues = max(1, min(queues_wanted, template.write_queues))
             perm = template.perm & ~Perm.INHERIT
-            return self.put(TopicConfig(name, queues, queues, perm, sys_flag=template.sys_flag))
+            return self.put(TopicConfig(name, queues, queues, perm, sys_flag=template.sys_flag | flag))
         if name.startswith(RETRY_PREFIX):
-            return self.put(TopicConfig(name, 1, 1))
+            return self.put(TopicConfig(name, 1, 1, sys_flag=flag))
         raise TopicNotFound(name)
 
     def _may_inherit(self, template_name: str) -> bool:
         return self._config.auto_create_topic_enable or template_name != AUTO_CREATE_TOPIC
 
-    def ensure_retry_topic(self, group: str, queues: int) -> TopicConfig:
+    def ensure_retry_topic(self, group: str, queues: int, unit_mode: bool = False) -> TopicConfig:
         name = retry_topic(group)
-        return self._topics.get(name) or self.put(TopicConfig(check_topic(name), queues, queues))
+        flag = int(TopicFlag.UNIT_SUBSCRIPTION) if unit_mode else 0
+        return self._topics.get(name) or self.put(TopicConfig(check_topic(name), queues, queues, sys_flag=flag))
 
     def ensure_dead_letter_topic(self, group: str) -> TopicConfig:
         name = dead_letter_topic(group)

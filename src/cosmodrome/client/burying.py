@@ -41,7 +41,8 @@ class Buries:
             )
             return True
         topic = wrap_topic(self.namespace, message.topic)
-        header, body = given_up(message, self.group, topic, self._limit(message), self.clock.now_ms())
+        now_ms, unit_mode = self.clock.now_ms(), self.instance.unit_mode
+        header, body = given_up(message, self.group, topic, self._limit(message), now_ms, unit_mode=unit_mode)
         request = Command.request(RequestCode.SEND_MESSAGE, header, body)
         try:
             await hand_over(self.instance, message.queue.broker_name, request, SEND_BACK_TIMEOUT_MS)
@@ -67,11 +68,18 @@ class Buries:
 
 
 def given_up(
-    message: ReceivedMessage, group: str, topic: str, max_reconsume_times: int | None, now_ms: int
+    message: ReceivedMessage,
+    group: str,
+    topic: str,
+    max_reconsume_times: int | None,
+    now_ms: int,
+    *,
+    unit_mode: bool = False,
 ) -> tuple[SendMessage, bytes]:
     """As Java's client gives up: a message for the group's retry topic, which the broker puts among the dead letters.
 
     A broker that does not, since it knows of no locks or limits, delivers the message again later.
     """
     level = FIRST_RETRY_LEVEL + message.reconsume_times
-    return retry_copy(message, group, topic, level, message.reconsume_times, max_reconsume_times, now_ms)
+    times = message.reconsume_times
+    return retry_copy(message, group, topic, level, times, max_reconsume_times, now_ms, unit_mode=unit_mode)

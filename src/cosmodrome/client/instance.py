@@ -122,6 +122,7 @@ class Instance:
         self.ip = local_ip()
         self.client_id = client_id(self.ip, config)
         self.namespace = config.namespace
+        self.unit_mode = config.unit_mode
         self.handlers: dict[int, Handler] = {}
         self.on_connection_lost: list[Callable[[], None]] = []
         net = NetConfig(reconnect_max_ms=RECONNECT_MAX_MS)

@@ -119,7 +119,14 @@ class Membership:
     def _announce(self, client_id: str) -> HeartbeatData:
         subscriptions = tuple(subscribed.subscription for subscribed in self.subscribed.values())
         role = self._role
-        consumer = ConsumerData(role.group, role.consume_type, role.model, role.consume_from, subscriptions)
+        consumer = ConsumerData(
+            role.group,
+            role.consume_type,
+            role.model,
+            role.consume_from,
+            subscriptions,
+            self.instance.unit_mode,
+        )
         return HeartbeatData(client_id, consumers=(consumer,))
 
     def serve(self, holder: Holder, on_share: OnShare | None = None, on_changed: OnChanged | None = None) -> None:

@@ -189,7 +189,17 @@ class RequestProducer(Producer):
         properties = {Property.MSG_TYPE: _REPLY, **{name: asked[name] for name in kept if name in asked}}
         now_ms = self._clock.now_ms()
         header = SendMessage(
-            self._group, topic, AUTO_CREATE_TOPIC, 1, 0, sys_flag, now_ms, 0, props.encode(properties), 0
+            self._group,
+            topic,
+            AUTO_CREATE_TOPIC,
+            1,
+            0,
+            sys_flag,
+            now_ms,
+            0,
+            props.encode(properties),
+            0,
+            self._instance.unit_mode,
         )
         command = Command(RequestCode.SEND_REPLY_MESSAGE_V2, header.lettered_fields(), packed)
         await self._instance.ask(address, command, max((deadline - now()) * 1000, 1))

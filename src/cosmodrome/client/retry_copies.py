@@ -23,6 +23,8 @@ def retry_copy(
     reconsume_times: int,
     max_reconsume_times: int | None,
     now_ms: int,
+    *,
+    unit_mode: bool = False,
 ) -> tuple[SendMessage, bytes]:
     """`topic` is where the message came from first, as brokers know it."""
     properties = {name: value for name, value in message.properties.items() if name not in _NOT_OF_A_COPY}
@@ -47,6 +49,7 @@ def retry_copy(
         message.flag,
         properties_string.encode(properties),
         reconsume_times,
+        unit_mode,
         max_reconsume_times=max_reconsume_times,
     )
     return header, body

@@ -348,6 +348,7 @@ class Sending:
             ready.flag,
             ready.properties,
             0,
+            self._instance.unit_mode,
             batch=ready.is_batch,
             broker_name=queue.broker_name,
         )

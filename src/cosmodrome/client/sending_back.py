@@ -95,6 +95,7 @@ class SendsBack:
             delay_level,
             origin_msg_id=message.msg_id,
             origin_topic=wrap_topic(self.namespace, message.topic),
+            unit_mode=self.instance.unit_mode,
             max_reconsume_times=self.max_reconsume_times,
             last_error=reason_noted(message) or None,
         )
@@ -126,7 +127,8 @@ class SendsBack:
         limit = times if delay_level == DEAD_LETTER else self.max_reconsume_times
         level = delay_level if delay_level > 0 else FIRST_RETRY_LEVEL + times
         topic = wrap_topic(self.namespace, message.topic)
-        header, body = retry_copy(message, self.group, topic, level, times + 1, limit, self.clock.now_ms())
+        now_ms, unit_mode = self.clock.now_ms(), self.instance.unit_mode
+        header, body = retry_copy(message, self.group, topic, level, times + 1, limit, now_ms, unit_mode=unit_mode)
         return Command.request(RequestCode.SEND_MESSAGE, header, body)
 
 

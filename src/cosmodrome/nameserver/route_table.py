@@ -15,12 +15,10 @@ from cosmodrome.model import (
     QueueData,
     Route,
     TopicConfig,
+    TopicFlag,
 )
 
 MAX_BROKERS = 10_000
-
-_UNIT_TOPIC = 1  # bits of a topic's sysFlag
-_UNIT_SUBSCRIPTION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,16 +245,16 @@ class RouteTable:
         return tuple(name for cluster, groups in self.clusters().items() for name in (cluster, *groups))
 
     def unit_topics(self) -> tuple[str, ...]:
-        return self._topics(lambda group, queue: bool(queue.sys_flag & _UNIT_TOPIC))
+        return self._topics(lambda group, queue: bool(queue.sys_flag & TopicFlag.UNIT))
 
     def unit_subscription_topics(self) -> tuple[str, ...]:
         """Topics that have subscribers in units."""
-        return self._topics(lambda group, queue: bool(queue.sys_flag & _UNIT_SUBSCRIPTION))
+        return self._topics(lambda group, queue: bool(queue.sys_flag & TopicFlag.UNIT_SUBSCRIPTION))
 
     def unit_subscription_ununit_topics(self) -> tuple[str, ...]:
         """Topics that have subscribers in units and are not in units themselves."""
-        both = _UNIT_TOPIC | _UNIT_SUBSCRIPTION
-        return self._topics(lambda group, queue: queue.sys_flag & both == _UNIT_SUBSCRIPTION)
+        both = TopicFlag.UNIT | TopicFlag.UNIT_SUBSCRIPTION
+        return self._topics(lambda group, queue: queue.sys_flag & both == TopicFlag.UNIT_SUBSCRIPTION)
 
     def _topics(self, wanted: Callable[[_Group, QueueData], bool]) -> tuple[str, ...]:
         return tuple(sorted({topic for topic, group, queue in self._entries() if wanted(group, queue)}))

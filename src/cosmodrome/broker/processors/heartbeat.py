@@ -47,7 +47,7 @@ def _register_consumer(broker: Broker, connection: Connection, data: ConsumerDat
     group = broker.groups.find_group(data.group)
     if group is None:
         return  # Apache answers success here too; the client's pull is then told that the group does not exist
-    broker.topics.ensure_retry_topic(group.name, group.retry_queues)
+    broker.topics.ensure_retry_topic(group.name, group.retry_queues, data.unit_mode)
     if broker.filters is not None:
         for fault in broker.filters.register(group.name, data.subscriptions, member.seen_ms):
             log.warning("group %s, member %s: %s", group.name, member.client_id, fault)

@@ -28,7 +28,9 @@ async def send_reply(broker: Broker, connection: Connection, command: Command) -
     """SEND_REPLY_MESSAGE: push the reply to the producer it names, and keep a copy; success means it was pushed."""
     request = SendMessage.decode(command)
     broker.check_permission(Perm.WRITE)
-    topic = broker.topics.sendable(request.topic, request.default_topic, request.default_topic_queue_nums)
+    topic = broker.topics.sendable(
+        request.topic, request.default_topic, request.default_topic_queue_nums, request.unit_mode
+    )
     queue_id = queue_id_for(request, topic)
     message = message_from(broker, connection, command, request, topic, queue_id)
     message.properties = props.append(request.properties or "", Property.PUSH_REPLY_TIME, str(broker.clock.now_ms()))

@@ -42,7 +42,9 @@ async def send_message(broker: Broker, connection: Connection, command: Command)
     """SEND_MESSAGE: append one message or a batch; answer when it is as safe as this broker promises."""
     request = SendMessage.decode(command)
     broker.check_permission(Perm.WRITE)
-    topic = broker.topics.sendable(request.topic, request.default_topic, request.default_topic_queue_nums)
+    topic = broker.topics.sendable(
+        request.topic, request.default_topic, request.default_topic_queue_nums, request.unit_mode
+    )
     if broker.topics.unsaved:  # this send made the topic: it must outlive the message's promise
         await broker.topics.saved()
     queue_id = queue_id_for(request, topic)

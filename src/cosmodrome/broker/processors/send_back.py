@@ -37,7 +37,8 @@ async def send_back(broker: Broker, _connection: Connection, command: Command) -
     if is_dead(record, group, request):
         topic, level = broker.topics.ensure_dead_letter_topic(group.name), NO_DELAY
     else:
-        topic, level = broker.topics.ensure_retry_topic(group.name, group.retry_queues), retry_level(record, request)
+        topic = broker.topics.ensure_retry_topic(group.name, group.retry_queues, request.unit_mode)
+        level = retry_level(record, request)
     check_writable(topic)
     if broker.topics.unsaved:
         await broker.topics.saved()
