@@ -37,7 +37,6 @@ from cosmodrome.wire.ids import UniqueIds
 from cosmodrome.wire.recall_handle import RecallHandle
 from cosmodrome.wire.requests import RecallMessage, RecallReply
 
-SEND_TIMEOUT_MS = 3_000
 MAX_TRIES = 3
 TRACE_GROUP_PREFIX = "_INNER_TRACE_PRODUCER-"
 TRACE_INSTANCE_PREFIX = "PID_CLIENT_INNER_TRACE_PRODUCER_"
@@ -58,9 +57,10 @@ class Producer(Administration):
             result = await producer.send(Message("orders", b"..."))
 
     `send` returns once a broker has stored the message as safely as that broker promises. A failed try is repeated on
-    another broker, at most `max_tries` in all, within the timeout. If a broker stored the message and only its answer
-    was lost, that makes a duplicate with the same `msg_id`. A message for a chosen queue, one with a sharding key, and
-    one-way, is tried once. With `trace`, every try that is answered or fails is written down for `cosmodrome trace`.
+    another broker, at most `max_tries` in all, within `timeout_ms` (`ProducerOptions.send_timeout_ms`). If a broker
+    stored the message and only its answer was lost, that makes a duplicate with the same `msg_id`. A message for a
+    chosen queue, one with a sharding key, and one-way, is tried once. With `trace`, every try that is answered or fails
+    is written down for `cosmodrome trace`.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Producer(Administration):
         *,
         selector: Selector | None = None,
         arg: Any = None,
-        timeout_ms: float = SEND_TIMEOUT_MS,
+        timeout_ms: float | None = None,
     ) -> SendResult:
         """Store the message on a broker: in `queue`, in the one `selector` or its sharding key chooses, or in any.
 
@@ -148,7 +148,7 @@ class Producer(Administration):
         failure itself: BrokerError, ConnectionFailed or CallTimeout.
         """
         self._require_running()
-        deadline = now() + timeout_ms / 1000
+        deadline = self._deadline(timeout_ms)
         with self._async_sends.awaited(deadline):
             return await self._send(message, queue, selector, arg, deadline, SendMode.SYNC)
 
@@ -160,7 +160,7 @@ class Producer(Administration):
         selector: Selector | None = None,
         arg: Any = None,
         callback: Callback[SendResult] | None = None,
-        timeout_ms: float = SEND_TIMEOUT_MS,
+        timeout_ms: float | None = None,
     ) -> asyncio.Future[SendResult]:
         """Begin to send, and return what will be the result: await it, gather it, cancel it or ignore it.
 
@@ -181,13 +181,13 @@ class Producer(Administration):
         selector: Selector | None = None,
         arg: Any = None,
         callback: Callback[SendResult] | None = None,
-        timeout_ms: float = SEND_TIMEOUT_MS,
+        timeout_ms: float | None = None,
     ) -> Callable[[], asyncio.Future[SendResult]]:
         """What begins to send the message as it is now; any thread may ask for it."""
         message = outgoing.snapshot(message)
 
         def begin() -> asyncio.Future[SendResult]:
-            deadline = now() + timeout_ms / 1000
+            deadline = self._deadline(timeout_ms)
             return self._async_sends.start(
                 lambda: self._send(message, queue, selector, arg, deadline, SendMode.ASYNC),
                 outgoing.body_size(message),
@@ -217,7 +217,7 @@ class Producer(Administration):
     ) -> None:
         """Hand the message to a broker without waiting for its answer: fast, and nobody knows whether it arrived."""
         self._require_running()
-        deadline = now() + SEND_TIMEOUT_MS / 1000
+        deadline = self._deadline()
         with self._async_sends.awaited(deadline):
             ready = self._ready(message)
             chosen, place = await self._choose(ready, queue, selector, arg, deadline)
@@ -234,14 +234,14 @@ class Producer(Administration):
         messages: Sequence[Message],
         queue: MessageQueue | None = None,
         *,
-        timeout_ms: float = SEND_TIMEOUT_MS,
+        timeout_ms: float | None = None,
     ) -> SendResult:
         """Store messages of one topic in one queue, one behind the other, all or none.
 
         Ids in the result are comma-joined, in the order of the messages; the queue offset is the first message's.
         """
         self._require_running()
-        deadline = now() + timeout_ms / 1000
+        deadline = self._deadline(timeout_ms)
         ready = self._ready_batch(messages)
         with self._async_sends.awaited(deadline):
             return await self._send_chosen(ready, queue, None, None, deadline, SendMode.SYNC)
@@ -252,7 +252,7 @@ class Producer(Administration):
         queue: MessageQueue | None = None,
         *,
         max_bytes: int | None = None,
-        timeout_ms: float = SEND_TIMEOUT_MS,
+        timeout_ms: float | None = None,
     ) -> AsyncIterator[SendResult]:
         """Send any number of messages in as few batches as `split_batches` makes, with a result for each.
 
@@ -262,13 +262,13 @@ class Producer(Administration):
         for batch in split_batches(messages, max_bytes or self._options.max_message_bytes):
             yield await self.send_batch(batch, queue, timeout_ms=timeout_ms)
 
-    async def recall(self, topic: str, handle: str, *, timeout_ms: float = SEND_TIMEOUT_MS) -> str:
+    async def recall(self, topic: str, handle: str, *, timeout_ms: float | None = None) -> str:
         """Take back a message that waits for its delivery time, by its SendResult's `recall_handle`; returns its id.
 
         BrokerError when the broker does not allow it (`recallMessageEnable`) or the message's time has come.
         """
         self._require_running()
-        deadline = now() + timeout_ms / 1000
+        deadline = self._deadline(timeout_ms)
         try:
             broker_name = RecallHandle.decode(handle).broker_name
         except ProtocolError as error:
@@ -286,7 +286,13 @@ class Producer(Administration):
         """The queues `send` may choose from."""
         self._require_running()
         wrapped = self._sendable_topic(topic)
-        return self._shown_queues(await self._sending.route(wrapped, now() + SEND_TIMEOUT_MS / 1000))
+        return self._shown_queues(await self._sending.route(wrapped, self._deadline()))
+
+    def _timeout_ms(self, given_ms: float | None) -> float:
+        return self._options.send_timeout_ms if given_ms is None else given_ms
+
+    def _deadline(self, timeout_ms: float | None = None) -> float:
+        return now() + self._timeout_ms(timeout_ms) / 1000
 
     async def _send(
         self,

@@ -16,11 +16,15 @@ from cosmodrome.wire.compression import DEFAULT_LEVEL, Compression, compress
 
 __all__ = ["Compression", "ProducerOptions"]
 
+SEND_TIMEOUT_MS = 3_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerOptions:
     """Everything about sending that most applications leave as it is."""
 
+    # How long a send, a batch or a request may take with all its tries, unless the call says otherwise.
+    send_timeout_ms: int = SEND_TIMEOUT_MS
     max_async_tries: int = 3
     # How long a broker is waited for while there are tries left; None: as long as there is time. One that is only slow
     # stores the message all the same, and the next try makes a second copy.
@@ -49,6 +53,7 @@ class ProducerOptions:
     def __post_init__(self) -> None:
         at_least(
             1,
+            send_timeout_ms=self.send_timeout_ms,
             max_async_tries=self.max_async_tries,
             compress_from_bytes=self.compress_from_bytes,
             max_message_bytes=self.max_message_bytes,

@@ -12,7 +12,7 @@ from cosmodrome.client.async_sends import Callback
 from cosmodrome.client.hooks import RpcHook, SendMode
 from cosmodrome.client.incoming import unpack_body
 from cosmodrome.client.outgoing import body_size, snapshot
-from cosmodrome.client.producer import ANSWERS_ROLE, MAX_TRIES, PRODUCER_ROLE, SEND_TIMEOUT_MS, Producer
+from cosmodrome.client.producer import ANSWERS_ROLE, MAX_TRIES, PRODUCER_ROLE, Producer
 from cosmodrome.client.producer_options import ProducerOptions
 from cosmodrome.client.queue_choice import Selector
 from cosmodrome.client.sending import now
@@ -27,8 +27,6 @@ from cosmodrome.wire.command import Command
 from cosmodrome.wire.requests import PushReply, SendMessage
 
 log = logging.getLogger(__name__)
-
-REQUEST_TIMEOUT_MS = 3_000
 
 _REPLY = "reply"
 
@@ -81,13 +79,13 @@ class RequestProducer(Producer):
         *,
         selector: Selector | None = None,
         arg: Any = None,
-        timeout_ms: float = REQUEST_TIMEOUT_MS,
+        timeout_ms: float | None = None,
     ) -> ReceivedMessage:
         """Send the message and return the answer to it. CallTimeout when none came in time; else as `send`."""
         self._require_running()
-        began = now()
-        with self._async_sends.awaited(began + timeout_ms / 1000):
-            return await self._request(message, queue, selector, arg, timeout_ms, began, SendMode.SYNC)
+        began, limit_ms = now(), self._timeout_ms(timeout_ms)
+        with self._async_sends.awaited(began + limit_ms / 1000):
+            return await self._request(message, queue, selector, arg, limit_ms, began, SendMode.SYNC)
 
     def request_async(
         self,
@@ -97,7 +95,7 @@ class RequestProducer(Producer):
         selector: Selector | None = None,
         arg: Any = None,
         callback: Callback[ReceivedMessage] | None = None,
-        timeout_ms: float = REQUEST_TIMEOUT_MS,
+        timeout_ms: float | None = None,
     ) -> asyncio.Future[ReceivedMessage]:
         """Begin to ask, and return what will be the answer; all else is as with `send_async`."""
         self._require_running()
@@ -111,16 +109,16 @@ class RequestProducer(Producer):
         selector: Selector | None = None,
         arg: Any = None,
         callback: Callback[ReceivedMessage] | None = None,
-        timeout_ms: float = REQUEST_TIMEOUT_MS,
+        timeout_ms: float | None = None,
     ) -> Callable[[], asyncio.Future[ReceivedMessage]]:
         message = snapshot(message)
 
         def begin() -> asyncio.Future[ReceivedMessage]:
-            began = now()
+            began, limit_ms = now(), self._timeout_ms(timeout_ms)
             return self._async_sends.start(
-                lambda: self._request(message, queue, selector, arg, timeout_ms, began, SendMode.ASYNC),
+                lambda: self._request(message, queue, selector, arg, limit_ms, began, SendMode.ASYNC),
                 body_size(message),
-                began + timeout_ms / 1000,
+                began + limit_ms / 1000,
                 callback,
             )
 
@@ -168,10 +166,10 @@ class RequestProducer(Producer):
             answer.set_result(message)
         return command.reply()
 
-    async def reply(self, request: ReceivedMessage, body: bytes, *, timeout_ms: float = SEND_TIMEOUT_MS) -> None:
+    async def reply(self, request: ReceivedMessage, body: bytes, *, timeout_ms: float | None = None) -> None:
         """Answer a request. BrokerError when the broker could not reach whoever asked, who may have given up."""
         self._require_running()
-        deadline = now() + timeout_ms / 1000
+        deadline = self._deadline(timeout_ms)
         asked = request.properties
         if not {Property.CORRELATION_ID, Property.REPLY_TO_CLIENT, Property.CLUSTER} <= asked.keys():
             raise InvalidMessage(f"{request.msg_id} asks for no answer: it was not sent by `request`", "request")

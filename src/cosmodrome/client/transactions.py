@@ -14,7 +14,7 @@ from cosmodrome.client.async_sends import FINISH_SECONDS
 from cosmodrome.client.hooks import EndTransactionContext, RpcHook, SendMode
 from cosmodrome.client.incoming import received, unpack_body
 from cosmodrome.client.namespaces import unwrap_queue, unwrap_topic, wrap_topic
-from cosmodrome.client.producer import MAX_TRIES, SEND_TIMEOUT_MS, Producer
+from cosmodrome.client.producer import MAX_TRIES, Producer
 from cosmodrome.client.producer_options import ProducerOptions
 from cosmodrome.client.sending import now
 from cosmodrome.client.threads import DaemonThreads
@@ -153,7 +153,7 @@ class TransactionProducer(Producer):
         execute: Execute,
         *args: Any,
         on_error: OnError = "unknown",
-        timeout_ms: float = SEND_TIMEOUT_MS,
+        timeout_ms: float | None = None,
     ) -> TransactionResult:
         """Store the message, call `execute(message, *args)`, and tell the broker its outcome.
 
@@ -174,10 +174,10 @@ class TransactionProducer(Producer):
             raise InvalidMessage("a message in a transaction cannot be delayed", "delay")
         if on_error not in get_args(OnError):
             raise InvalidArgument(f'on_error is {on_error!r}; it must be "unknown" or "rollback"')
-        deadline = now() + timeout_ms / 1000
+        deadline = self._deadline(timeout_ms)
         with self._async_sends.awaited(deadline):
             sent = await self._send_half(message, deadline)
-        ending = _Ending(message, sent, on_error, timeout_ms)
+        ending = _Ending(message, sent, on_error, self._timeout_ms(timeout_ms))
         with self._async_sends.awaited(now() + FINISH_SECONDS):
             state = await self._execute(ending, execute, args)
         return TransactionResult(sent, state)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from cosmodrome import (
     BrokerError,
     CallTimeout,
     Closed,
+    ConfigError,
     ConnectionFailed,
     InvalidMessage,
     LifecycleError,
@@ -23,6 +25,8 @@ from cosmodrome import (
     ProducerOptions,
     RequestProducer,
     SendFailed,
+    TransactionProducer,
+    TransactionState,
 )
 from cosmodrome import blocking as sync
 from cosmodrome.codes import RequestCode, ResponseCode
@@ -33,6 +37,7 @@ from cosmodrome.wire.command import Command
 from tests.unit.client.fake_cluster import fake_cluster
 
 SEND = RequestCode.SEND_MESSAGE_V2
+QUEUE = MessageQueue("T", "broker-a", 0)
 
 
 async def test_a_failed_send_tells_of_each_try() -> None:
@@ -156,3 +161,48 @@ async def test_a_batch_and_a_queue_that_do_not_fit_are_named() -> None:
         with pytest.raises(InvalidMessage) as raised:
             await producer.send(Message("T", b"x"), MessageQueue("U", "broker-a", 0))
         assert (raised.value.field, raised.value.topic) == ("queue", "T")
+
+
+# --- how long
+
+
+WAYS: dict[str, Callable[[Any, dict[str, Any]], Awaitable[Any]]] = {
+    "send": lambda producer, more: producer.send(Message("T", b"x"), QUEUE, **more),
+    "send_async": lambda producer, more: producer.send_async(Message("T", b"x"), QUEUE, **more),
+    "send_batch": lambda producer, more: producer.send_batch([Message("T", b"x")], QUEUE, **more),
+    "send_in_transaction": lambda producer, more: producer.send_in_transaction(
+        Message("T", b"x", sharding_key="k"), lambda message: TransactionState.COMMIT, **more
+    ),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_producer_has_a_timeout_for_all_its_sends_and_a_call_may_have_another(way: str) -> None:
+    options = ProducerOptions(send_timeout_ms=30)
+    async with (
+        fake_cluster(T=1) as cluster,
+        TransactionProducer(
+            "g", cluster.namesrv, check=lambda message: TransactionState.UNKNOWN, options=options
+        ) as producer,
+    ):
+        await producer.publish_queues("T")
+        cluster.broker.answers[SEND] = cluster.broker.answers[RequestCode.SEND_BATCH_MESSAGE] = lambda command: None
+        for more, expected_ms in (({}, 30), ({"timeout_ms": 60}, 60)):
+            with pytest.raises(CallTimeout) as late:
+                await WAYS[way](producer, more)
+            assert expected_ms - 20 < late.value.timeout_ms <= expected_ms
+
+
+async def test_so_have_requests() -> None:
+    options = ProducerOptions(send_timeout_ms=30)
+    async with fake_cluster(T=1) as cluster, RequestProducer("g", cluster.namesrv, options=options) as producer:
+        cluster.broker.answers[RequestCode.HEART_BEAT] = lambda command: command.reply()
+        for ask in (producer.request, producer.request_async):
+            with pytest.raises(CallTimeout, match="whoever consumes T did not answer within 30 ms"):
+                await ask(Message("T", b"x"))
+
+
+def test_the_timeout_is_javas_and_must_be_one() -> None:
+    assert ProducerOptions().send_timeout_ms == 3_000
+    with pytest.raises(ConfigError, match="send_timeout_ms is 0"):
+        ProducerOptions(send_timeout_ms=0)

@@ -38,7 +38,7 @@ class Producer(Administration, Face[producer.Producer]):
         queue: MessageQueue | None = None,
         *,
         max_bytes: int | None = None,
-        timeout_ms: float = producer.SEND_TIMEOUT_MS,
+        timeout_ms: float | None = None,
     ) -> Iterator[SendResult]:
         """As the async one; the messages are drawn in the caller's thread, so drawing them may take its time."""
         for batch in split_batches(messages, max_bytes or self._behind._options.max_message_bytes):
