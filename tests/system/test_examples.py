@@ -75,6 +75,7 @@ PRINTED = {
     "topic_reader": ["event 0, event 1, event 2"],
     "trace": ["now type: cosmodrome trace [0-9A-F]{32}"],
     "transaction": ["SEND_OK COMMIT"],
+    "transaction_table": ["7 COMMIT"],
     "unsubscribe": ["ex-sports: 2:1", "ex-news: sunny"],
 }
 TESTED_ELSEWHERE = {"spark_orders", "test_orders"}
