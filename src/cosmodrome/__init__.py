@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         SendMode,
     )
     from cosmodrome.client.lite_pull_consumer import LitePullConsumer
+    from cosmodrome.client.own_offsets import OffsetStore
     from cosmodrome.client.process_queue import CacheLimits
     from cosmodrome.client.producer import Producer
     from cosmodrome.client.producer_options import Compression, ProducerOptions
@@ -87,6 +88,7 @@ else:
                 "MessageType RpcHook SendContext SendHook SendMode"
             ),
             "cosmodrome.client.lite_pull_consumer": "LitePullConsumer",
+            "cosmodrome.client.own_offsets": "OffsetStore",
             "cosmodrome.client.process_queue": "CacheLimits",
             "cosmodrome.client.producer": "Producer",
             "cosmodrome.client.producer_options": "Compression ProducerOptions",

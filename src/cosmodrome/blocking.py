@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         SendHook,
         SendMode,
     )
+    from cosmodrome.client.own_offsets import OffsetStore
     from cosmodrome.client.process_queue import CacheLimits
     from cosmodrome.client.producer_options import Compression, ProducerOptions
     from cosmodrome.client.pull_consumer import PullResult, PullStatus
@@ -96,6 +97,7 @@ else:
                 "ConsumeContext ConsumeHook EndTransactionContext EndTransactionHook FilterContext "
                 "MessageType RpcHook SendContext SendHook SendMode"
             ),
+            "cosmodrome.client.own_offsets": "OffsetStore",
             "cosmodrome.client.process_queue": "CacheLimits",
             "cosmodrome.client.producer_options": "Compression ProducerOptions",
             "cosmodrome.client.pull_consumer": "PullResult PullStatus",

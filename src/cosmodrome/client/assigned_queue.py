@@ -12,7 +12,7 @@ from cosmodrome.client.consume_stats import ConsumeStatistics
 from cosmodrome.client.described import described_queue, duration
 from cosmodrome.client.incoming import received_messages
 from cosmodrome.client.instance import Instance
-from cosmodrome.client.offsets import OffsetStore
+from cosmodrome.client.offsets import OffsetKeeper
 from cosmodrome.client.process_queue import ProcessQueue
 from cosmodrome.client.pulling import PULL_MAX_BYTES, PULL_MAX_MESSAGES, PULL_SUSPEND_MS, Puller
 from cosmodrome.client.settings import between
@@ -77,7 +77,7 @@ class AssignedQueue(Puller):
         *,
         group: str,
         wanted: Wanted,
-        offsets: OffsetStore,
+        offsets: OffsetKeeper,
         instance: Instance,
         clock: Clock,
         deliver: Deliver,

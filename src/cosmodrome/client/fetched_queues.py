@@ -13,7 +13,7 @@ from cosmodrome.client.feed import Feed
 from cosmodrome.client.held_queues import Held, HeldQueues, Reading
 from cosmodrome.client.membership import Membership
 from cosmodrome.client.namespaces import unwrap_queue
-from cosmodrome.client.offsets import OffsetStore
+from cosmodrome.client.offsets import OffsetKeeper
 from cosmodrome.client.pulled_message import PulledMessage
 from cosmodrome.clock import Clock
 from cosmodrome.model import MessageQueue
@@ -53,7 +53,7 @@ class FetchedQueues(HeldQueues):
         self,
         reading: Reading,
         membership: Membership,
-        offsets: OffsetStore,
+        offsets: OffsetKeeper,
         clock: Clock,
         feed: Feed,
         on_came: Callable[[Iterable[MessageQueue]], Awaitable[None]],

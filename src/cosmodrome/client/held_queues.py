@@ -13,7 +13,7 @@ from cosmodrome.client.consume_stats import ConsumeStatistics
 from cosmodrome.client.lifecycle import cancelled, going_on
 from cosmodrome.client.locks import BrokerLocks
 from cosmodrome.client.membership import Membership, Subscribed
-from cosmodrome.client.offsets import OffsetStore, StartRule
+from cosmodrome.client.offsets import OffsetKeeper, StartRule
 from cosmodrome.client.orderly import OrderlyHandlers
 from cosmodrome.client.process_queue import CacheLimits, ProcessQueue
 from cosmodrome.clock import Clock
@@ -80,7 +80,7 @@ class HeldQueues:
 
     kind: ClassVar[type[AssignedQueue]] = AssignedQueue
 
-    def __init__(self, reading: Reading, membership: Membership, offsets: OffsetStore, clock: Clock) -> None:
+    def __init__(self, reading: Reading, membership: Membership, offsets: OffsetKeeper, clock: Clock) -> None:
         self._reading = reading
         self._membership = membership
         self._instance = membership.instance
@@ -246,7 +246,7 @@ class QueuesInOrder(HeldQueues):
         self,
         reading: Reading,
         membership: Membership,
-        offsets: OffsetStore,
+        offsets: OffsetKeeper,
         clock: Clock,
         handlers: OrderlyHandlers,
         locks: BrokerLocks | None,

@@ -362,6 +362,11 @@ def client_id(ip: str, config: ClientConfig) -> str:
     return "@".join(filter(None, (ip, name, config.unit_name)))
 
 
+def stable_client_id(ip: str, config: ClientConfig) -> str:
+    """Return the client id without what differs from one start to the next; Java's broadcasting clients have it."""
+    return "@".join(filter(None, (ip, config.instance_name, config.unit_name)))
+
+
 def local_ip() -> str:
     """The address this machine shows to others, as far as it can be known without asking them."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

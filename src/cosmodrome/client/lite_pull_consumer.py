@@ -21,7 +21,8 @@ from cosmodrome.client.hooks import ConsumeHook, FilterMessageHook, RpcHook, che
 from cosmodrome.client.lifecycle import cancelled, whose
 from cosmodrome.client.membership import Membership, Role
 from cosmodrome.client.namespaces import unwrap_message, unwrap_queue, wrap_group, wrap_queue, wrap_topic
-from cosmodrome.client.offsets import Offsets, OffsetStore, StartRule, max_offset, min_offset, offset_at, offset_store
+from cosmodrome.client.offsets import OffsetKeeper, Offsets, StartRule, max_offset, min_offset, offset_at, offset_keeper
+from cosmodrome.client.own_offsets import OffsetStore
 from cosmodrome.client.process_queue import DEFAULT_LIMITS, CacheLimits, ProcessQueue
 from cosmodrome.client.producer import tracer_of
 from cosmodrome.client.pulled_message import PulledMessage
@@ -107,6 +108,8 @@ class LitePullConsumer(Administration):
         *,
         model: MessageModel = MessageModel.CLUSTERING,
         offsets_file: Path | str | None = None,
+        offsets_dir: Path | str | None = None,
+        offset_store: OffsetStore | None = None,
         strategy: Strategy = averagely,
         consume_from: ConsumeFrom = ConsumeFrom.LAST_OFFSET,
         consume_timestamp_ms: int | None = None,
@@ -161,7 +164,15 @@ class LitePullConsumer(Administration):
         self._instance = self._membership.instance
         self._watched_topics = WatchedTopics(self._instance, self._shown)
         self._membership.watched = self._watched_topics.names
-        self._offsets = offset_store(model, offsets_file, self._instance, self._group)
+        self._offsets = offset_keeper(
+            model,
+            self._instance,
+            self._group,
+            config,
+            file=offsets_file,
+            folder=offsets_dir,
+            store=offset_store,
+        )
         self._max_local_retries = MAX_RECONSUME_TIMES if max_reconsume_times is None else max_reconsume_times
         self._sends_back = SendsBack(
             self._instance, self._clock, self._group, model, config.namespace, max_reconsume_times
@@ -583,7 +594,7 @@ class _Polled:
 class _LeftAlone:
     """Offsets that change only when the application says so."""
 
-    def __init__(self, offsets: OffsetStore) -> None:
+    def __init__(self, offsets: OffsetKeeper) -> None:
         self._offsets = offsets
 
     async def read(self, queue: MessageQueue) -> int | None:

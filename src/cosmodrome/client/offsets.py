@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Protocol
 
 from cosmodrome import state_file
-from cosmodrome.client.instance import Instance
+from cosmodrome.client.instance import Instance, stable_client_id
+from cosmodrome.client.own_offsets import OffsetStore, OwnOffsets
 from cosmodrome.client.pulling import pull
 from cosmodrome.client.time_search import first_since
 from cosmodrome.clock import Clock
 from cosmodrome.codes import RequestCode, ResponseCode
+from cosmodrome.config import ClientConfig
 from cosmodrome.errors import BrokerError, ClientError, ConfigError, CosmodromeError
 from cosmodrome.model import ALL_TAGS, MASTER_ID, RETRY_PREFIX, ConsumeFrom, MessageModel, MessageQueue
 from cosmodrome.wire.bodies import ResetOffsets
@@ -41,7 +43,7 @@ Offsets = Mapping[MessageQueue, int]
 _Place = tuple[str, str]
 
 
-class OffsetStore(Protocol):
+class OffsetKeeper(Protocol):
     async def read(self, queue: MessageQueue) -> int | None:
         """What is stored for the group, None if nothing is; CosmodromeError if that can't be found out."""
         ...
@@ -256,13 +258,31 @@ def _load(path: Path) -> Offsets:
     return {} if stored is None else stored.offsets
 
 
-def offset_store(model: MessageModel, offsets_file: Path | str | None, instance: Instance, group: str) -> OffsetStore:
-    """Where a consumer of this model keeps its offsets."""
-    if model is MessageModel.BROADCASTING:
-        return LocalOffsets(None if offsets_file is None else Path(offsets_file))
-    if offsets_file is not None:
-        raise ConfigError("offsets_file is for broadcasting; a group that shares its messages keeps them in brokers")
-    return BrokerOffsets(instance, group)
+def offset_keeper(
+    model: MessageModel,
+    instance: Instance,
+    group: str,
+    config: ClientConfig,
+    *,
+    file: Path | str | None,
+    folder: Path | str | None,
+    store: OffsetStore | None,
+) -> OffsetKeeper:
+    """Return where a consumer of this model keeps its offsets: its own store, its brokers, a file, or memory only."""
+    if sum(given is not None for given in (file, folder, store)) > 1:
+        raise ConfigError("offsets_file, offsets_dir and offset_store are three places for offsets; give one of them")
+    if store is not None:
+        return OwnOffsets(store, config.namespace)
+    if model is MessageModel.CLUSTERING:
+        if file is not None or folder is not None:
+            name = "offsets_dir" if file is None else "offsets_file"
+            raise ConfigError(f"{name} is for broadcasting; a group that shares its messages keeps them in brokers")
+        return BrokerOffsets(instance, group)
+    if folder is not None:
+        file = Path(folder).expanduser() / stable_client_id(instance.ip, config) / group / "offsets.json"
+    if file is None:
+        log.warning("offsets kept in memory only, a restart forgets them: group=%s; give offsets_dir", group)
+    return LocalOffsets(None if file is None else Path(file))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ from cosmodrome.client.incoming import received_messages, unpacked
 from cosmodrome.client.lifecycle import cancelled, going_on
 from cosmodrome.client.membership import Membership, Role, Subscribed
 from cosmodrome.client.namespaces import unwrap_message, unwrap_queue, unwrap_topic, wrap_group, wrap_queue, wrap_topic
-from cosmodrome.client.offsets import offset_store
+from cosmodrome.client.offsets import offset_keeper
+from cosmodrome.client.own_offsets import OffsetStore
 from cosmodrome.client.pulling import PULL_MAX_BYTES, PULL_MAX_MESSAGES, pull
 from cosmodrome.client.rebalance import Strategy, averagely, check_strategy
 from cosmodrome.client.sending_back import SendsBack
@@ -107,6 +108,8 @@ class PullConsumer(Administration):
         *,
         model: MessageModel = MessageModel.CLUSTERING,
         offsets_file: Path | str | None = None,
+        offsets_dir: Path | str | None = None,
+        offset_store: OffsetStore | None = None,
         strategy: Strategy = averagely,
         max_reconsume_times: int | None = None,
         rpc_hooks: Sequence[RpcHook] = (),
@@ -127,7 +130,15 @@ class PullConsumer(Administration):
         role = Role(self._group, ConsumeType.ACTIVELY, model, ConsumeFrom.LAST_OFFSET, check_strategy(strategy))
         self._membership = Membership(role, self._config, self._clock, rpc_hooks=rpc_hooks)
         self._instance = self._membership.instance
-        self._offsets = offset_store(model, offsets_file, self._instance, self._group)
+        self._offsets = offset_keeper(
+            model,
+            self._instance,
+            self._group,
+            config,
+            file=offsets_file,
+            folder=offsets_dir,
+            store=offset_store,
+        )
         self._ours = _Ours(self._store_last)
         self._membership.serve(self._ours, self._balanced)
         self._sends_back = SendsBack(

@@ -24,8 +24,9 @@ from cosmodrome.client.lifecycle import cancelled
 from cosmodrome.client.locks import BrokerLocks
 from cosmodrome.client.membership import Membership, Role
 from cosmodrome.client.namespaces import unwrap_message, unwrap_queue, wrap_group, wrap_queue, wrap_topic
-from cosmodrome.client.offsets import StartRule, offset_store
+from cosmodrome.client.offsets import StartRule, offset_keeper
 from cosmodrome.client.orderly import SUSPEND_MS, OrderlyHandlers
+from cosmodrome.client.own_offsets import OffsetStore
 from cosmodrome.client.process_queue import DEFAULT_LIMITS, CacheLimits, ProcessQueue
 from cosmodrome.client.producer import tracer_of
 from cosmodrome.client.pulling import PULL_MAX_MESSAGES
@@ -90,11 +91,12 @@ class PushConsumer(Administration):
     given. A queue is locked in its broker, so that no two members have it at the same time. Without `auto_commit` the
     handler returns an `OrderlyStatus` that says when to commit.
 
-    With `MessageModel.BROADCASTING` every member gets every message, and keeps its offsets in `offsets_file`, or in
-    memory only; messages that fail do not come again. `consume_from` counts only where no offset is stored, and not in
-    a young queue: while its first message is in the broker's memory, a new group that shares gets all of it. `stop`
-    waits up to `stop_timeout_ms` for running handlers and commits what they finished. With `trace`, what becomes of
-    every message is written down for `cosmodrome trace`.
+    With `MessageModel.BROADCASTING` every member gets every message, and keeps its offsets in `offsets_file`, in a
+    file of its own below `offsets_dir`, or in memory only; messages that fail do not come again. With `offset_store`
+    the application keeps the offsets, whatever the model. `consume_from` counts only where no offset is stored, and
+    not in a young queue: while its first message is in the broker's memory, a new group that shares gets all of it.
+    `stop` waits up to `stop_timeout_ms` for running handlers and commits what they finished. With `trace`, what becomes
+    of every message is written down for `cosmodrome trace`.
     """
 
     def __init__(
@@ -107,6 +109,8 @@ class PushConsumer(Administration):
         auto_commit: bool = True,
         suspend_ms: int = SUSPEND_MS,
         offsets_file: Path | str | None = None,
+        offsets_dir: Path | str | None = None,
+        offset_store: OffsetStore | None = None,
         strategy: Strategy = averagely,
         consume_from: ConsumeFrom = ConsumeFrom.LAST_OFFSET,
         consume_timestamp_ms: int | None = None,
@@ -163,7 +167,15 @@ class PushConsumer(Administration):
         role = Role(self._group, ConsumeType.PASSIVELY, model, consume_from, check_strategy(strategy))
         self._membership = Membership(role, self._config, self._clock, rpc_hooks=rpc_hooks)
         self._instance = self._membership.instance
-        offsets = offset_store(model, offsets_file, self._instance, self._group)
+        offsets = offset_keeper(
+            model,
+            self._instance,
+            self._group,
+            config,
+            file=offsets_file,
+            folder=offsets_dir,
+            store=offset_store,
+        )
         limits = dataclasses.replace(limits, max_span=sys.maxsize) if orderly else limits
         start_rule = self._start_rule = StartRule(consume_from, consume_timestamp_ms)
         reading = Reading(self._group, start_rule, limits, self._pace, self._deliver, self._statistics)

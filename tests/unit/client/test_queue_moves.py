@@ -15,7 +15,7 @@ from cosmodrome.client.fetched_queues import FetchedQueues
 from cosmodrome.client.held_queues import HeldQueues, QueuesInOrder, Reading
 from cosmodrome.client.locks import BrokerLocks
 from cosmodrome.client.membership import Membership, Subscribed
-from cosmodrome.client.offsets import OffsetStore, StartRule
+from cosmodrome.client.offsets import OffsetKeeper, StartRule
 from cosmodrome.client.orderly import OrderlyHandlers
 from cosmodrome.client.process_queue import DEFAULT_LIMITS
 from cosmodrome.client.watching import Watch
@@ -120,7 +120,7 @@ class Desk:
         self._parts = (
             reading,
             cast(Membership, membership),
-            cast(OffsetStore, self.offsets),
+            cast(OffsetKeeper, self.offsets),
             self.clock,
         )
 

@@ -444,6 +444,7 @@ NOT_FOR_THE_APPLICATION = {
     ("client/held_queues.py", "KeyError"),
     ("client/lite_pull_consumer.py", "AssertionError"),
     ("client/offsets.py", "AssertionError"),
+    ("client/own_offsets.py", "AssertionError"),
     ("client/threads.py", "RuntimeError"),
     ("testing/loop.py", "RuntimeError"),
     ("testing/faulty_disk.py", "OSError"),
