@@ -9,6 +9,7 @@ import pytest
 
 from cosmodrome import ConsumeFrom, LitePullConsumer, Message, MessageQueue, Producer, PullConsumer, PullStatus, Sql
 from cosmodrome.errors import ClientError
+from interop.lab import OURS
 from tests.behaviour.clusters import Cluster
 from tests.behaviour.support import (
     PATIENCE_S,
@@ -243,7 +244,11 @@ async def test_pulls_by_hand(cluster: Cluster) -> None:
         assert (none.status, none.messages) == (PullStatus.NO_MATCHED_MSG, [])
         assert (await puller.pull(queue, offset=6)).status is PullStatus.NO_NEW_MSG
         beyond = await puller.pull(queue, offset=100)
-        assert (beyond.status, beyond.next_begin_offset) == (PullStatus.OFFSET_ILLEGAL, 6)
+        # Apache's brokers go to the end, past what such a reader may not have seen.
+        assert (beyond.status, beyond.next_begin_offset) == (
+            PullStatus.OFFSET_ILLEGAL,
+            0 if cluster.name == OURS else 6,
+        )
         waiting = asyncio.create_task(puller.pull_block_if_not_found(queue, offset=6))
         await send_bodies(cluster, topic, [b"new"])
         async with limited():

@@ -122,7 +122,8 @@ def test_pulling_by_hand(lab: Lab, fresh: Fresh, cluster_name: str) -> None:
             assert sorted(bodies) == sorted(load.body(index) for index in load.indexes if load.tag(index) == tag)
 
             beyond = await consumer.pull(queue, offset=high + 5)
-            assert (beyond.status, beyond.next_begin_offset) == (PullStatus.OFFSET_ILLEGAL, high)
+            expected = 0 if cluster_name == OURS else high  # Apache's go past what such a reader may not have seen
+            assert (beyond.status, beyond.next_begin_offset) == (PullStatus.OFFSET_ILLEGAL, expected)
             assert (await consumer.pull(queue, offset=high)).status is PullStatus.NO_NEW_MSG
 
             waiting = asyncio.create_task(consumer.pull_block_if_not_found(queue, offset=high))

@@ -182,7 +182,7 @@ async def test_pulling_by_hand(tmp_path: Path) -> None:
 
             high = await consumer.max_offset(queue)
             beyond = await consumer.pull(queue, offset=high + 5)
-            assert (beyond.status, beyond.next_begin_offset) == (PullStatus.OFFSET_ILLEGAL, high)
+            assert (beyond.status, beyond.next_begin_offset) == (PullStatus.OFFSET_ILLEGAL, 0)
 
             waiting = asyncio.create_task(consumer.pull_block_if_not_found(queue, offset=high))
             async with Producer("p", cluster.namesrv) as producer:

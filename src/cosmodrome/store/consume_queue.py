@@ -50,6 +50,7 @@ class ConsumeQueue:
         "min_offset",
         "next_offset",
         "queue_id",
+        "recovered_end",
         "topic",
         "topic_bytes",
     )
@@ -67,6 +68,7 @@ class ConsumeQueue:
         self.topic_bytes = topic.encode()
         self.queue_id = queue_id
         self.min_offset = self.max_offset = self.next_offset = 0
+        self.recovered_end = 0  # `max_offset` when the store was opened; what is behind it came since
         self.log_start = 0  # what `min_offset` was last corrected for
         self.fillers = 0  # entries made up since the queue was opened, because the log does not have their messages
         self._directory = directory
@@ -220,6 +222,7 @@ class ConsumeQueue:
             self.max_offset -= 1
         self.cut(self.max_offset)
         self.correct_min(log_start)
+        self.recovered_end = self.max_offset
 
     def _count_entries(self) -> int:
         """The offset behind the last entry that is not zero."""

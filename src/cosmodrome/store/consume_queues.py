@@ -130,7 +130,7 @@ class ConsumeQueues:
     def settle(self) -> None:
         """What was entered by a scan is all there is: the next messages come behind it."""
         for queue in self._queues.values():
-            queue.next_offset = queue.max_offset
+            queue.next_offset = queue.recovered_end = queue.max_offset
             if queue.fillers or queue.log_start != self._log.start:
                 queue.correct_min(self._log.start)
 

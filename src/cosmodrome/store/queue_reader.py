@@ -68,8 +68,9 @@ class QueueReader:
         if offset < low:
             return ReadResult(GetStatus.OFFSET_TOO_SMALL, low, low, high)
         if offset >= high:
-            status = GetStatus.OFFSET_OVERFLOW_ONE if offset == high else GetStatus.OFFSET_OVERFLOW_BADLY
-            return ReadResult(status, high, low, high)
+            if offset == high:
+                return ReadResult(GetStatus.OFFSET_OVERFLOW_ONE, high, low, high)
+            return ReadResult(GetStatus.OFFSET_OVERFLOW_BADLY, _where_unread(queue, low, high), low, high)
         if not codes and matches is None and (found := self._read_all(queue, offset, max_count, max_bytes, bulk)):
             return found
         entries_limit = self._config.max_filter_message_size // ENTRY_SIZE
@@ -163,6 +164,15 @@ class QueueReader:
             min(max_count, config.max_transfer_count_on_message_in_memory),
             min(max_bytes, config.max_transfer_bytes_on_message_in_memory),
         )
+
+
+def _where_unread(queue: ConsumeQueue, low: int, high: int) -> int:
+    """The first message that a reader may not know whose offset is behind the end of the queue.
+
+    Either the queue was begun anew, and the reader knows none of it; or a crash took its end, and the reader knows at
+    most what was there when the store was opened. Apache's brokers go to the end, past what came since.
+    """
+    return low if low == 0 else min(max(queue.recovered_end, low), high)
 
 
 def _is_match(commit_log: CommitLog, offset: int, size: int, matches: Callable[[str], bool]) -> bool:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from cosmodrome.wire.batch import BatchItem
 from cosmodrome.wire.java import java_hash
 from cosmodrome.wire.properties import decode, encode
 from cosmodrome.wire.record import SysFlag, pack_host
-from tests.unit.store.kit import SMALL, bodies, message, open_store, records
+from tests.unit.store.kit import SMALL, bodies, crash, kill, message, open_store, records
 
 
 @pytest.fixture
@@ -107,7 +108,7 @@ def test_a_queue_without_messages(store: MessageStore) -> None:
         (0, GetStatus.FOUND, 3),
         (2, GetStatus.FOUND, 3),
         (3, GetStatus.OFFSET_OVERFLOW_ONE, 3),
-        (4, GetStatus.OFFSET_OVERFLOW_BADLY, 3),
+        (4, GetStatus.OFFSET_OVERFLOW_BADLY, 0),
     ],
 )
 def test_offsets_around_the_ends(store: MessageStore, offset: int, status: GetStatus, next_offset: int) -> None:
@@ -116,6 +117,35 @@ def test_offsets_around_the_ends(store: MessageStore, offset: int, status: GetSt
     result = store.read("orders", 0, offset, 32)
     assert (result.status, result.next_offset) == (status, next_offset)
     assert (result.min_offset, result.max_offset) == (0, 3)
+
+
+@pytest.mark.parametrize("end", [None, kill, crash])
+def test_an_offset_behind_the_end_leads_to_what_its_reader_has_not_seen(
+    tmp_path: Path, end: Callable[[MessageStore], None] | None
+) -> None:
+    """As after a power cut that took messages 5 to 8, which the reader had: 5 and 6 are new ones now."""
+    store = open_store(tmp_path)
+    for _ in range(5):
+        store.append(message(body=b"x" * 30_000))
+    (end or MessageStore.close)(store)
+    (tmp_path / "commitlog" / "00000000000000000000").unlink()  # as retention does
+    store = open_store(tmp_path)
+    assert store.min_offset("orders", 0) == 2
+    assert store.read("orders", 0, 9, 32).next_offset == 5
+    for _ in range(2):
+        store.append(message(body=b"new"))
+    result = store.read("orders", 0, 9, 32)
+    assert (result.status, result.next_offset) == (GetStatus.OFFSET_OVERFLOW_BADLY, 5)
+    assert [record.body for record in records(store.read("orders", 0, 5, 32).views)] == [b"new", b"new"]
+
+
+def test_a_reader_of_a_topic_that_was_made_anew_gets_all_of_it(store: MessageStore) -> None:
+    for _ in range(3):
+        store.append(message())
+    store.delete_topic("orders")
+    store.append(message(body=b"new"))
+    result = store.read("orders", 0, 3, 32)
+    assert (result.status, result.next_offset) == (GetStatus.OFFSET_OVERFLOW_BADLY, 0)
 
 
 def test_a_read_ends_with_its_queue_file(store: MessageStore) -> None:
