@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from cosmodrome import Message, Producer
+from cosmodrome import ClientConfig, Message, Producer
 from cosmodrome.client.finding import Finder
+from cosmodrome.client.vip import vip_address
 from interop.java import Serialize
 from interop.lab import ALL_CLUSTERS, APACHE_CLUSTERS, SERIALIZERS, Lab
 from interop.messages import Load, check_arrived, check_same, seen_by_java, sent_by_java
@@ -98,3 +99,21 @@ def test_topics_are_made_and_messages_found(lab: Lab, fresh: Fresh, cluster_name
             assert placed.body == b"9"
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("cluster_name", ALL_CLUSTERS)
+def test_what_we_send_through_the_vip_channel_arrives(lab: Lab, fresh: Fresh, cluster_name: str) -> None:
+    cluster, load = lab.cluster(cluster_name), Load(fresh("topic"), COUNT)
+
+    async def run() -> None:
+        config = ClientConfig(namesrv=cluster.namesrv, vip_channel_enabled=True)
+        async with Producer(fresh("group"), config=config) as producer, asyncio.timeout(FINDING_SECONDS):
+            sent = [await producer.send(Message(load.topic, b"%d" % index)) for index in range(COUNT)]
+            assert vip_address(cluster.broker_address) in producer._instance.caller.connected()
+            viewed = await producer.view_message(load.topic, sent[-1].offset_msg_id)
+            assert (viewed.body, viewed.store_host) == (b"%d" % (COUNT - 1), cluster.broker_address)
+            ends = [await producer.max_offset(queue) for queue in {result.queue for result in sent}]
+            assert sum(ends) == COUNT
+
+    asyncio.run(run())
+    assert len(receive_ours(cluster.namesrv, fresh("group"), load.topic, COUNT)) == COUNT
