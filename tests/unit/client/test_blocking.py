@@ -30,6 +30,7 @@ from cosmodrome.blocking import (
     TransactionProducer,
     TransactionState,
 )
+from cosmodrome.client.blocking import face
 from cosmodrome.client.lifecycle import Startable
 from cosmodrome.codes import RequestCode
 from cosmodrome.errors import ClientError, InvalidMessage
@@ -331,3 +332,37 @@ def mypy(program: Path) -> str:
     command = [sys.executable, "-m", "mypy", "--cache-dir", str(program.parent), "--no-error-summary", str(program)]
     root = Path(cosmodrome.__file__).parents[2]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=root).stdout
+
+
+async def test_a_call_inside_a_running_loop_warns_once_for_each_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(face, "_warned", set())
+    producer, consumer = Producer("g", "127.0.0.1:1"), PushConsumer("g", "127.0.0.1:1")
+
+    def send() -> None:
+        with pytest.raises(ClientError, match="not started"):
+            producer.send(Message("T", b"x"))
+
+    with pytest.warns(RuntimeWarning, match=r"blocking\.Producer\.send is .* use cosmodrome\.Producer with") as warned:
+        send()
+    send()  # a second warning would be an error
+    assert [warning.filename for warning in warned] == [__file__]
+    told = pytest.warns(RuntimeWarning, match=r"PushConsumer\.start is .* use cosmodrome\.PushConsumer with")
+    with told, pytest.raises(ClientError, match="no subscription"):
+        consumer.start()
+
+
+async def test_a_call_in_a_thread_or_on_the_client_s_own_loop_does_not_warn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(face, "_warned", set())
+    producer = Producer("g", "127.0.0.1:1")
+
+    async def call_it() -> None:
+        producer.send(Message("T", b"x"))
+
+    def use() -> None:
+        with pytest.raises(ClientError, match="not started"):
+            producer.send(Message("T", b"x"))
+        with pytest.raises(ClientError, match="use a def handler"):
+            producer._thread.run(call_it)
+
+    await in_thread(use)
+    assert face._warned == set()

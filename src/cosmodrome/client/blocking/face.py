@@ -12,8 +12,10 @@ Parameters, defaults, documentation and the type of the result stay those of the
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
+import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from types import TracebackType
@@ -53,6 +55,8 @@ def waits(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Call
 
     @functools.wraps(method)
     def wait(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        if asyncio._get_running_loop() is not None:
+            _warn_of_loop(self, name)
         return cast(R, self._thread.run(getattr(self._behind, name), *args, **kwargs))
 
     return wait
@@ -207,6 +211,23 @@ class Face(Generic[S]):
         traceback: TracebackType | None,
     ) -> None:
         self.stop()
+
+
+_warned: set[type] = set()  # classes of which the process was warned
+
+
+def _warn_of_loop(face: Any, name: str) -> None:
+    """Warn once for each class that a call blocks the event loop of its caller; the client's own loop refuses it."""
+    kind = type(face)
+    if kind in _warned or face._thread.is_own:
+        return
+    _warned.add(kind)
+    warnings.warn(
+        f"cosmodrome.blocking.{kind.__name__}.{name} is called inside a running event loop, which stands still "
+        f"meanwhile; use cosmodrome.{kind.__name__} with await there, or call this one in a thread",
+        RuntimeWarning,
+        stacklevel=3,
+    )
 
 
 async def _called(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:

@@ -150,6 +150,11 @@ class LoopThread:
     def is_dead(self) -> bool:
         return self._dead is not None
 
+    @property
+    def is_own(self) -> bool:
+        """Whether the caller runs on this loop."""
+        return threading.get_ident() == self._thread.ident
+
     def run(self, work: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """The outcome of `work`, done on the loop. An interrupted wait, as by Ctrl-C, cancels it.
 
@@ -157,7 +162,7 @@ class LoopThread:
         """
         if self._dead is not None:
             self._refuse()
-        if threading.get_ident() == self._thread.ident:
+        if self.is_own:
             raise ClientError("a blocking call on the client's own loop would wait for itself; use a def handler")
         call = _Call(work, args, kwargs)
         try:
@@ -189,7 +194,7 @@ class LoopThread:
         """Have `work` done on the loop; waits only until there is room. Callbacks run on the loop."""
         if self._dead is not None:
             self._refuse()
-        room.enter(may_wait=threading.get_ident() != self._thread.ident)
+        room.enter(may_wait=not self.is_own)
         call = _SubmittedCall(work, args, kwargs)
         call.future.add_done_callback(lambda future: self._submitted_ended(call, room, future))
         self._submitted.add(call)
