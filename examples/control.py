@@ -29,7 +29,7 @@ async def main() -> None:
             print(await handled.get())
             await consumer.reset_offsets({sent.queue: sent.queue_offset})
             print(await handled.get(), "again")
-            consumer.subscribe("ex-control", "paid || refunded", handle)  # counts within a second
+            consumer.subscribe("ex-control", "paid || refunded", handle, replace=True)  # counts within a second
             figures = consumer.statistics("ex-control")
             print("failed within the hour:", figures.consume_failed_msgs)
 

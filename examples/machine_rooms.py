@@ -8,7 +8,6 @@ import os
 from cosmodrome import ClientConfig, MachineRoomNearby, Message, MessageQueue, Producer, PushConsumer, ReceivedMessage
 
 NAMESRV = os.environ.get("NAMESRV_ADDR", "127.0.0.1:9876")
-QUEUES = 4  # of a topic that is made by its first message
 
 
 def room_of_queue(queue: MessageQueue) -> str:
@@ -37,10 +36,11 @@ def queues_of(consumer: PushConsumer) -> int:
 async def main() -> None:
     async with Producer("shop", NAMESRV) as producer:
         await producer.send(Message("ex-machine-rooms", b"makes the topic"))
-    async with member("east") as east, member("west") as west:
-        while queues_of(east) + queues_of(west) < QUEUES:  # noqa: ASYNC110  # a name server may learn of it later
-            await asyncio.sleep(0.1)
-        print("of broker-a in the east, the east reads", queues_of(east), "queues and the west", queues_of(west))
+    async with member("east") as east:
+        await east.ready()  # the topic is new: a name server may learn of it later
+        async with member("west") as west:
+            await west.ready()
+            print("of broker-a in the east, the east reads", queues_of(east), "queues and the west", queues_of(west))
 
 
 asyncio.run(main())

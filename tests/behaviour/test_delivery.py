@@ -125,7 +125,7 @@ async def test_a_subscription_changes_at_run_time(cluster: Cluster) -> None:
         member.subscribe(topic, "blue", inbox, replace=True)
         await until_wanted(cluster, topic, "blue", inbox)
         assert b"blue-0" not in inbox.bodies
-        member.subscribe(topic, Sql("TAGS = 'green'"), inbox)
+        member.subscribe(topic, Sql("TAGS = 'green'"), inbox, replace=True)
         await until_wanted(cluster, topic, "green", inbox)
         seen = len(inbox.messages)
         await send(cluster, Message(topic, b"red-1", tags="red"), Message(topic, b"green-1", tags="green"))

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, get_origin
+from typing import Any, NamedTuple, cast, get_origin
 
 from cosmodrome.client import hooks
 from cosmodrome.client.consume_stats import ConsumeStatistics
@@ -33,7 +33,9 @@ DEFAULT_BATCH = 32
 MAX_BATCH = 1_024
 
 # handler(message) or handler(messages), def or async def; what it returns matters only as `results` says.
-Handler = Callable[[Any], Any]
+MessageHandler = Callable[[ReceivedMessage], Any]
+ListHandler = Callable[[list[ReceivedMessage]], Any]
+Handler = MessageHandler | ListHandler
 
 # A handler that runs for so long, or for the consume timeout if that is shorter, is named in the log.
 STUCK_MS = 60_000
@@ -252,7 +254,7 @@ class Calls:
 
     async def _call(self, consume: Consume, argument: ReceivedMessage | list[ReceivedMessage]) -> Any:
         if consume.is_async:
-            result = await consume.handler(argument)
+            result = await cast("Callable[[Any], Any]", consume.handler)(argument)
             return await result if inspect.iscoroutine(result) else result  # it has forgotten an await
         in_thread = functools.partial(self._call_in_thread, this_task())
         result = await asyncio.get_running_loop().run_in_executor(self._threads, in_thread, consume.handler, argument)
@@ -264,7 +266,7 @@ class Calls:
         thread = threading.get_ident()
         self._callers[thread] = caller
         try:
-            return handler(argument)
+            return cast("Callable[[Any], Any]", handler)(argument)
         finally:
             del self._callers[thread]
 

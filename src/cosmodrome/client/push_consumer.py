@@ -9,7 +9,7 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from cosmodrome.client.administration import Administration
 from cosmodrome.client.assigned_queue import Pace
@@ -17,7 +17,7 @@ from cosmodrome.client.broker_calls import BrokerCalls, directly_result
 from cosmodrome.client.burying import Buries
 from cosmodrome.client.concurrent import ConcurrentHandlers, Delivery
 from cosmodrome.client.consume_stats import ConsumeStatistics
-from cosmodrome.client.handlers import Calls, Consume, Handler, unhandled
+from cosmodrome.client.handlers import Calls, Consume, Handler, ListHandler, unhandled
 from cosmodrome.client.held_queues import HeldQueues, QueuesInOrder, Reading
 from cosmodrome.client.hooks import ConsumeHook, FilterMessageHook, RpcHook, check_consumer_hooks
 from cosmodrome.client.lifecycle import cancelled
@@ -71,6 +71,7 @@ STOP_TIMEOUT_MS = 10_000
 CONSUME_TIMEOUT_MS = 15 * 60 * 1_000
 
 H = TypeVar("H", bound=Handler)
+HL = TypeVar("HL", bound=ListHandler)
 
 
 class PushConsumer(Administration):
@@ -252,6 +253,16 @@ class PushConsumer(Administration):
 
     # --- subscribing
 
+    @overload
+    def subscribe(
+        self, topic: str, expression: Expression, handler: Handler, *, batch: None = None, replace: bool = False
+    ) -> None: ...
+
+    @overload
+    def subscribe(
+        self, topic: str, expression: Expression, handler: ListHandler, *, batch: int | None, replace: bool = False
+    ) -> None: ...
+
     def subscribe(
         self, topic: str, expression: Expression, handler: Handler, *, batch: int | None = None, replace: bool = False
     ) -> None:
@@ -275,15 +286,25 @@ class PushConsumer(Administration):
         self._membership.subscribe(topic, expression)
         self._consumes[topic] = consume
 
+    @overload
+    def handles(
+        self, topic: str, expression: Expression = ALL_TAGS, *, batch: None = None, replace: bool = False
+    ) -> Callable[[H], H]: ...
+
+    @overload
+    def handles(
+        self, topic: str, expression: Expression = ALL_TAGS, *, batch: int | None, replace: bool = False
+    ) -> Callable[[HL], HL]: ...
+
     def handles(
         self, topic: str, expression: Expression = ALL_TAGS, *, batch: int | None = None, replace: bool = False
-    ) -> Callable[[H], H]:
+    ) -> Callable[[Any], Any]:
         """`subscribe` as a decorator of the handler."""
         if not isinstance(topic, str):  # else a decorator that lacks its topic would take the handler for one
             raise WrongType(f"the topic is {topic!r}; use @consumer.handles(topic)")
         check_topic(topic)
 
-        def register(handler: H) -> H:
+        def register(handler: Any) -> Any:
             self.subscribe(topic, expression, handler, batch=batch, replace=replace)
             return handler
 

@@ -1007,9 +1007,9 @@ def test_a_subscription_that_cannot_work_is_refused_at_once() -> None:
     with pytest.raises(ClientError, match="original topic"):
         consumer.subscribe(RETRY, "*", print)
     with pytest.raises(TypeError, match="the handler is None"):
-        consumer.subscribe("T", "*", None)  # type: ignore[arg-type]
+        consumer.subscribe("T", "*", None)  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="the expression for T is None"):
-        consumer.subscribe("T", None, print)  # type: ignore[arg-type]
+        consumer.subscribe("T", None, print)  # type: ignore[call-overload]
     consumer.unsubscribe("T")
 
 

@@ -140,11 +140,11 @@ def test_a_name_server_that_cannot_be_is_refused(make: Callable[..., Any], names
         lambda: PushConsumer("g", NAMESRV, consume_hooks=None),  # type: ignore[arg-type]
         lambda: LitePullConsumer("g", NAMESRV, filter_hooks=[7]),  # type: ignore[list-item]
         lambda: PullConsumer("g", NAMESRV, rpc_hooks=[7]),  # type: ignore[list-item]
-        lambda: PushConsumer("g", NAMESRV).subscribe("T", "*", 7),  # type: ignore[arg-type]
+        lambda: PushConsumer("g", NAMESRV).subscribe("T", "*", 7),  # type: ignore[call-overload]
         lambda: PushConsumer("g", NAMESRV).subscribe("T", "*", print, batch=0),
-        lambda: PushConsumer("g", NAMESRV).subscribe("T", 7, print),  # type: ignore[arg-type]
+        lambda: PushConsumer("g", NAMESRV).subscribe("T", 7, print),  # type: ignore[call-overload]
         lambda: PushConsumer("g", NAMESRV).subscribe("T", Sql("price >"), print),
-        lambda: PushConsumer("g", NAMESRV).subscribe(None, "*", print),  # type: ignore[arg-type]
+        lambda: PushConsumer("g", NAMESRV).subscribe(None, "*", print),  # type: ignore[call-overload]
         lambda: PushConsumer("g", NAMESRV).unsubscribe(7),  # type: ignore[arg-type]
         lambda: LitePullConsumer("g", NAMESRV).subscribe(7),  # type: ignore[arg-type]
         lambda: LitePullConsumer("g", NAMESRV).batches(0),
@@ -312,7 +312,7 @@ def test_a_decorator_without_its_topic_says_how_to_use_it(make: Callable[..., An
 @pytest.mark.parametrize(
     "refuse",
     [
-        lambda: PushConsumer("g", NAMESRV).subscribe("T", "*", print, batch="5"),  # type: ignore[arg-type]
+        lambda: PushConsumer("g", NAMESRV).subscribe("T", "*", print, batch="5"),  # type: ignore[call-overload]
         lambda: PushConsumer("g", NAMESRV).subscribe("T", Sql(None), print),  # type: ignore[arg-type]
         lambda: LitePullConsumer("g", NAMESRV).batches("a"),  # type: ignore[arg-type]
         lambda: LitePullConsumer("g", NAMESRV).assign(QUEUE),  # type: ignore[arg-type]

@@ -23,13 +23,14 @@ from typing import Any, Concatenate, Generic, Never, NoReturn, ParamSpec, Self, 
 
 from cosmodrome.client.blocking.listeners import in_thread
 from cosmodrome.client.blocking.loop_thread import LoopThread
+from cosmodrome.client.handlers import Handler
 from cosmodrome.client.lifecycle import Startable
 
 P = ParamSpec("P")
 R = TypeVar("R")
 A = TypeVar("A")
 S = TypeVar("S", bound=Startable)
-H = TypeVar("H", bound=Callable[..., Any])
+H = TypeVar("H", bound=Handler)
 
 _SUBMITTED = """As `{name}` of the async class, from any thread: a future to wait for, or to add a callback to.
 
