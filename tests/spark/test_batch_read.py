@@ -22,6 +22,10 @@ def offsets(topic: str, *by_queue: int) -> str:
     return json.dumps({topic: {BROKER: {str(queue_id): offset for queue_id, offset in enumerate(by_queue)}}})
 
 
+def iso(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1_000, UTC).isoformat()
+
+
 def test_a_message_has_its_columns(cluster: Cluster, topic: str, read: Read) -> None:
     before_ms = cluster.clock.now_ms()
     message = Message(topic, b"\x00\xff", tags="paid", keys="k1 k2", properties={"colour": "grün"}, flag=7)
@@ -70,7 +74,6 @@ def test_positions(cluster: Cluster, topic: str, read: Read) -> None:
     fill(cluster, topic, numbered(10, 13), queue_id=0)
     cluster.brokers[0].broker.offsets.commit("readers", topic, 0, 11)
     by_topic, by_queue = json.dumps({topic: later_ms}), json.dumps({topic: {BROKER: {"0": later_ms, "1": 0}}})
-    late = {"startingTimestamp": str(later_ms), "startingOffsetsByTimestampStrategy": "latest"}
     early = [*range(10), *range(100, 105)]
     found = numbers_of(
         {
@@ -79,7 +82,8 @@ def test_positions(cluster: Cluster, topic: str, read: Read) -> None:
             "latest of one": read(startingOffsets=offsets(topic, 8, -1), endingOffsets="latest"),
             "mixed": read(startingOffsets=offsets(topic, -2, 4), endingOffsets=offsets(topic, 1, -1)),
             "latest": read(startingOffsets="latest"),
-            "late": read(**late),
+            "late": read(startingTimestamp=str(later_ms)),  # one of the queues has nothing that young
+            "late in ISO 8601": read(startingTimestamp=iso(later_ms)),
             "early by topic": read(endingOffsetsByTimestamp=by_topic),
             "late by queue": read(startingOffsetsByTimestamp=by_queue),
             "end in the future": read(endingTimestamp=str(later_ms + 10**9)),
@@ -93,13 +97,14 @@ def test_positions(cluster: Cluster, topic: str, read: Read) -> None:
         "mixed": [0, 104],
         "latest": [],
         "late": [10, 11, 12],
+        "late in ISO 8601": [10, 11, 12],
         "early by topic": early,
         "late by queue": [10, 11, 12, *range(100, 105)],
         "end in the future": sorted([*early, 10, 11, 12]),
         "group": [11, 12, *range(100, 105)],
     }
     with pytest.raises(PySparkException, match="startingOffsetsByTimestampStrategy=latest"):
-        read(startingTimestamp=str(later_ms)).collect()
+        read(startingTimestamp=str(later_ms), startingOffsetsByTimestampStrategy="error").collect()
 
 
 def test_which_queues(spark: SparkSession, cluster: Cluster, topic: str) -> None:

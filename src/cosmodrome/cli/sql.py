@@ -97,8 +97,6 @@ def sql(
 
 def _times(start: str, end: str | None) -> dict[str, str]:
     options = {} if start == "earliest" else {"startingTimestamp": _when(start, "--from")}
-    if options:
-        options["startingOffsetsByTimestampStrategy"] = "latest"
     return {**options, **({"endingTimestamp": _when(end, "--to")} if end else {})}
 
 

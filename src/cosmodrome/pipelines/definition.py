@@ -14,7 +14,7 @@ from cosmodrome.errors import ConfigError, CosmodromeError
 from cosmodrome.pipelines.checks import check_kind
 from cosmodrome.pipelines.documents import changed, problem_of, read_document
 from cosmodrome.pipelines.kinds import KINDS, Kind, own_kind
-from cosmodrome.spark.options import source_options
+from cosmodrome.spark.options import instant_ms, source_options
 from cosmodrome.spark.sink_options import sink_options
 from cosmodrome.spark.store_options import store_options
 
@@ -480,9 +480,8 @@ def _option(key: str, value: Any) -> str:
     if isinstance(value, dict):
         raise ValueError("it must be text or a number; JSON stands between quotes")
     text = _text(value)
-    if key.lower().endswith("timestamp") and _DATE.match(text):
-        raise ValueError("it must be milliseconds since 1970")
-    return text
+    # A time without a zone is this machine's, also where Spark runs on another.
+    return str(instant_ms(text)) if key.lower().endswith("timestamp") and _DATE.match(text) else text
 
 
 def checked_master(value: Any) -> str:

@@ -11,6 +11,7 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -95,7 +96,7 @@ class SourceOptions:
     assigned: tuple[MessageQueue, ...] = ()
     starting: Position = Position()
     ending: Position = Position(Where.LATEST)
-    missing_timestamp_is_latest: bool = False  # else an error, when no message is that young
+    missing_timestamp_is_latest: bool = True  # else an error, when no message is that young
     limits: Limits = Limits()
     slicing: Slicing = Slicing()
     fail_on_data_loss: bool = True
@@ -198,7 +199,7 @@ def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOpti
         assigned=assigned,
         starting=_starting(given, streaming),
         ending=_ending(given),
-        missing_timestamp_is_latest=given.take("startingOffsetsByTimestampStrategy", _strategy, False),
+        missing_timestamp_is_latest=given.take("startingOffsetsByTimestampStrategy", _strategy, True),
         limits=_limits(given),
         slicing=Slicing(
             given.take("minPartitions", positive, None),
@@ -344,7 +345,7 @@ def _position(given: Given, side: str, words: tuple[Where, ...], default: Positi
 
     found = [
         given.take(f"{side}Offsets", offsets, None),
-        given.take(f"{side}Timestamp", lambda text: Position(timestamp_ms=natural(text)), None),
+        given.take(f"{side}Timestamp", lambda text: Position(timestamp_ms=instant_ms(text)), None),
         given.take(f"{side}OffsetsByTimestamp", lambda text: Position(timestamps_ms=_timestamps(text)), None),
     ]
     positions = [position for position in found if position is not None]
@@ -354,6 +355,7 @@ def _position(given: Given, side: str, words: tuple[Where, ...], default: Positi
 
 
 EXAMPLE_OFFSETS = '{"orders": {"broker-a": {"0": 23, "1": -2}}}'
+A_TIME = "a time such as 2026-11-18T10:00:00Z"
 EXAMPLE_QUEUES = '{"orders": {"broker-a": [0, 1]}}'
 
 
@@ -375,13 +377,20 @@ def parse_offsets(text: str) -> dict[MessageQueue, int]:
 def _timestamps(text: str) -> dict[MessageQueue | str, int]:
     """By topic, or by topic, broker and queue id."""
     found: dict[MessageQueue | str, int] = {}
-    for topic, value in _object(orjson.loads(text)).items():
+    for topic, value in _object(_in_ms(orjson.loads(text))).items():
         by_place = parse_offsets(orjson.dumps({topic: value}).decode()) if isinstance(value, dict) else {topic: value}
         for place, at_ms in by_place.items():
             if not _is_number(at_ms) or not 0 <= at_ms <= MAX_NUMBER:
-                raise ValueError(f"the timestamp {at_ms!r} is no number of milliseconds since 1970")
+                raise ValueError(f"the timestamp {at_ms!r} is no number of milliseconds since 1970, nor {A_TIME}")
             found[check_topic(place) if isinstance(place, str) else place] = at_ms
     return found
+
+
+def _in_ms(value: Any) -> Any:
+    """The value with every text in it read as a time."""
+    if isinstance(value, dict):
+        return {name: _in_ms(inner) for name, inner in value.items()}
+    return instant_ms(value) if isinstance(value, str) else value
 
 
 def _is_number(value: Any) -> bool:
@@ -456,6 +465,22 @@ def natural(text: str) -> int:
     if int(text) > MAX_NUMBER:
         raise ValueError(f"it must be {MAX_NUMBER} at most")
     return int(text)
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def instant_ms(text: str) -> int:
+    """Milliseconds since 1970: a whole number of them, or an ISO 8601 time. Without a zone it is this machine's."""
+    if text.isdecimal():
+        return natural(text)
+    try:
+        since_ms = (datetime.fromisoformat(text).astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1)
+    except (ValueError, OverflowError):  # a year whose start lies before the first there is
+        raise ValueError(f"it must be milliseconds since 1970, or {A_TIME}") from None
+    if since_ms < 0:
+        raise ValueError("it is before 1970")
+    return since_ms
 
 
 def positive(text: str) -> int:

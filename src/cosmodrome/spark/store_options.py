@@ -9,7 +9,7 @@ from enum import StrEnum
 import orjson
 
 from cosmodrome.errors import ConfigError
-from cosmodrome.spark.options import Given, PropertiesAs, flag, natural, one_of, topic_list
+from cosmodrome.spark.options import Given, PropertiesAs, flag, instant_ms, one_of, topic_list
 
 
 class Mode(StrEnum):
@@ -46,8 +46,8 @@ def store_options(options: Mapping[str, str]) -> StoreOptions:
     made = StoreOptions(
         paths,
         given.take("topics", topic_list, (), "subscribe", "topic"),
-        given.take("startingTimestamp", natural, None),
-        given.take("endingTimestamp", natural, None),
+        given.take("startingTimestamp", instant_ms, None),
+        given.take("endingTimestamp", instant_ms, None),
         given.take("mode", one_of(Mode), Mode.LOG),
         given.take("onDamage", one_of(OnDamage), OnDamage.FAIL),
         given.take("properties", one_of(PropertiesAs), PropertiesAs.MAP),

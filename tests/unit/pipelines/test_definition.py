@@ -122,8 +122,8 @@ def test_steps_triggers_and_watermarks() -> None:
         ({"master": "lokal"}, "master is 'lokal': it must be local, local[2], local[*], yarn, spark://host:7077"),
         ({"master": "local[0]"}, "master is 'local[0]': it must be local"),
         (
-            {"source": {**ARCHIVE["source"], "startingTimestamp": "2030-01-01"}},
-            "it must be milliseconds since 1970",
+            {"source": {**ARCHIVE["source"], "startingTimestamp": "2030-01-32"}},
+            "it must be milliseconds since 1970, or a time such as 2026-11-18T10:00:00Z",
         ),
         ({"source": {**ARCHIVE["source"], "startingOffsets": {"orders": {}}}}, "JSON stands between quotes"),
         ({"spark": ["a"]}, "spark is ['a']: it must have keys of its own"),

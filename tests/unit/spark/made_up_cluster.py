@@ -45,6 +45,9 @@ class Node:
             reply = command.reply(fields={"offset": str(self.low)})
             self.after_min_offset(self)
             return reply
+        if command.code == RequestCode.SEARCH_OFFSET_BY_TIMESTAMP:  # every message is of the millisecond 1
+            is_later = int(command.fields["timestamp"]) > 1
+            return command.reply(fields={"offset": str(self.high if is_later else self.low)})
         if command.code == RequestCode.UPDATE_CONSUMER_OFFSET:
             return command.reply(ResponseCode.SUCCESS if topic in self.topics else ResponseCode.TOPIC_NOT_EXIST)
         return command.reply()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +14,7 @@ from cosmodrome.config import TlsCheck
 from cosmodrome.errors import ConfigError
 from cosmodrome.model import MessageQueue
 from cosmodrome.spark.options import PropertiesAs, SourceOptions, Where, source_options
+from cosmodrome.spark.store_options import store_options
 
 
 def options(*, streaming: bool = True, **given: Any) -> SourceOptions:
@@ -42,6 +46,44 @@ def test_timestamps_by_topic_and_by_queue() -> None:
     assert made.starting.timestamps_ms == {"a": 5, MessageQueue("b", "broker", 1): 7}
 
 
+@pytest.fixture
+def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This machine is in Berlin."""
+    with monkeypatch.context() as changed:
+        changed.setenv("TZ", "Europe/Berlin")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("berlin")
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("1795000000123", 1_795_000_000_123),
+        ("2026-11-18T10:00:00Z", 1_794_996_000_000),
+        ("2026-11-18T10:00:00.250+00:00", 1_794_996_000_250),
+        ("2026-11-18T10:00:00.001999Z", 1_794_996_000_001),
+        ("2026-11-18T11:00:00+01:00", 1_794_996_000_000),
+        ("2026-11-18T11:00", 1_794_996_000_000),  # without a zone it is this machine's
+        ("2026-11-18 11:00:00", 1_794_996_000_000),
+        ("2026-07-01T02:00", 1_782_864_000_000),  # and in summer its summer time
+        ("2026-11-18", 1_794_956_400_000),
+        ("1970-01-01T00:00:00Z", 0),
+    ],
+)
+def test_times_are_milliseconds_or_iso_8601(text: str, ms: int) -> None:
+    made = options(streaming=False, startingTimestamp=text, endingTimestamp=text)
+    assert (made.starting.timestamp_ms, made.ending.timestamp_ms) == (ms, ms)
+    by_queue = json.dumps({"orders": {"broker-a": {"0": text}}})
+    by_topic = json.dumps({"orders": text})
+    assert options(startingOffsetsByTimestamp=by_topic).starting.timestamps_ms == {"orders": ms}
+    named = options(startingOffsetsByTimestamp=by_queue).starting.timestamps_ms
+    assert named == {MessageQueue("orders", "broker-a", 0): ms}
+    stored = store_options({"path": "x", "startingTimestamp": text})
+    assert stored.stored_from_ms == ms
+
+
 def test_a_group_reports_its_progress_unless_told_not_to() -> None:
     assert options(group="g").commits_to_group
     assert not options(group="g", commitGroupOffsets="false").commits_to_group
@@ -70,7 +112,15 @@ def test_durations() -> None:
         ({"startingOffsets": '{"orders": {"b": {"0": 1, "00": 7}}}'}, "queue 0 of orders on b is named twice"),
         ({"startingOffsets": "group"}, "option group"),
         ({"startingOffsets": "latest", "startingTimestamp": "5"}, "give one of"),
-        ({"startingTimestamp": "-5"}, "startingTimestamp"),
+        (
+            {"startingTimestamp": "-5"},
+            "startingTimestamp is '-5': it must be milliseconds since 1970, or a time",
+        ),
+        ({"startingTimestamp": "18.11.2026"}, "or a time such as 2026-11-18T10:00:00Z"),
+        ({"startingTimestamp": "2026-11-31T10:00:00Z"}, "or a time such as 2026-11-18T10:00:00Z"),
+        ({"startingTimestamp": "1969-12-31T23:00:00Z"}, "it is before 1970"),
+        ({"startingTimestamp": "0001-01-01T00:00:00+05:00"}, "or a time such as"),
+        ({"startingOffsetsByTimestamp": '{"orders": "soon"}'}, "or a time such as 2026-11-18T10:00:00Z"),
         ({"startingTimestamp": "99999999999999999999"}, "startingTimestamp is .* at most"),
         ({"startingOffsets": '{"order": {"b": {"0": 5}}}'}, "startingOffsets names the topic order, which is not read"),
         ({"startingOffsets": '{"orders": {"b": {"0": 9223372036854775808}}}'}, "startingOffsets"),
@@ -151,6 +201,7 @@ def test_queues_are_assigned_as_lists(queues: str, problem: str) -> None:
 def test_words_are_taken_in_any_case() -> None:
     made = options(properties="STRING", startingOffsetsByTimestampStrategy="Latest", tls="True", tlsCheck="CA")
     assert (made.properties, made.missing_timestamp_is_latest) == (PropertiesAs.STRING, True)
+    assert not options(startingOffsetsByTimestampStrategy="ERROR").missing_timestamp_is_latest
     assert (made.link.tls, made.link.tls_check) == (True, TlsCheck.CA)
 
 

@@ -8,6 +8,7 @@ import logging
 import pytest
 
 from cosmodrome.codes import RequestCode
+from cosmodrome.errors import ConfigError
 from cosmodrome.spark import link
 from cosmodrome.spark import stream as stream_module
 from cosmodrome.spark.progress import DataLoss
@@ -146,3 +147,15 @@ def test_the_next_look_for_queues_is_counted_from_the_end_of_the_last(
     for _ in range(5):
         reader.latestOffset(at(100), ALL)
     assert made_up.count(RequestCode.GET_ROUTEINFO_BY_TOPIC) == 1
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 0), (40, 100)])  # an empty queue, and one whose messages are all older
+def test_a_queue_without_a_message_that_young_begins_at_its_end(made_up: MadeUpCluster, low: int, high: int) -> None:
+    made_up.nodes["a:0"].low, made_up.nodes["a:0"].high = low, high
+    since = "2026-11-18T10:00:00Z"
+    assert stream_reader(startingTimestamp=since).initialOffset() == at(high)
+    by_topic = json.dumps({"orders": since})
+    assert stream_reader(startingOffsetsByTimestamp=by_topic).initialOffset() == at(high)
+    strict = stream_reader(startingTimestamp=since, startingOffsetsByTimestampStrategy="error")
+    with pytest.raises(ConfigError, match="accept that with startingOffsetsByTimestampStrategy=latest"):
+        strict.initialOffset()
