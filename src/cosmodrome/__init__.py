@@ -151,6 +151,7 @@ __all__ = [
     "MessageQueue",
     "MessageType",
     "NotStarted",
+    "OffsetStore",
     "OrderlyStatus",
     "Producer",
     "ProducerOptions",

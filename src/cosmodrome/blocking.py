@@ -150,6 +150,7 @@ __all__ = [
     "MessageQueue",
     "MessageType",
     "NotStarted",
+    "OffsetStore",
     "OrderlyStatus",
     "Producer",
     "ProducerOptions",

@@ -161,12 +161,19 @@ def test_a_trace_report(spark: SparkSession, rocketmq: Cluster, run: RunPipeline
     assert (old_group["failed"], old_group["unsuccessful"], old_group["consumeMaxMs"]) == (1, 1, 7)
     lost = rows(spark, tmp_path / "trace-report" / "lost")
     assert {row["msgId"] for row in lost if row["group"] == "billing"} == {"LOST", "NOT-YET-SAFE", "COMMITTED"}
+    failed = [
+        (row["group"], row["keys"], row["try"], row["reason"], row["succeededLater"])
+        for row in table(outcome, "failed deliveries")
+    ]
+    raised = "the handler raised an exception"
+    assert failed == [("readers", "bad", 1, raised, True), ("old", "", 1, raised, False)]
     slowest = [(row["stage"], row["msgId"]) for row in table(outcome, "slowest")]
     assert len(slowest) == 6
     assert {("send", "LATE"), ("wait", "LATE")} <= set(slowest)
     assert outcome.numbers["sent"] == 132
     page = (tmp_path / "page" / "report.html").read_text()
     assert "LOST" in page
+    assert raised in page
     assert "<svg" in page
     assert "<script" not in page
     assert "&lt;script&gt;" in page

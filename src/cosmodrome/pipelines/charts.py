@@ -198,18 +198,28 @@ def spreads(rows: Sequence[Spread], tone: str = "a") -> str:
     """One row each, from the median to the 99th percentile, a notch at the 90th and a dot for the most."""
     if not rows:
         return _nothing()
-    decades = max(1, math.ceil(math.log10(max(max(row.most, row.p99) for row in rows) + 1)))
+    first, last = _decades(rows)
     height = TOP + ROW * len(rows) + BOTTOM
 
     def x(value: float) -> float:
-        return LABEL_WIDTH + (WIDTH - LABEL_WIDTH - FIGURE_WIDTH) * math.log10(max(value, 0) + 1) / decades
+        place = math.log10(max(value, 10.0**first)) - first
+        return LABEL_WIDTH + (WIDTH - LABEL_WIDTH - FIGURE_WIDTH) * place / (last - first)
 
-    ticks = [(x(10.0**decade - 1), duration(10.0**decade if decade else 0)) for decade in range(decades + 1)]
+    ticks = [(x(10.0**decade), duration(10.0**decade)) for decade in range(first, last + 1)]
+    if any(row.p50 < 10.0**first for row in rows):  # what is less is drawn where the axis begins
+        ticks[0] = (ticks[0][0], f"≤ {ticks[0][1]}")
     rule = f'y1="{TOP}" y2="{height - BOTTOM}"'
     drawn = [f'<line class="grid" x1="{at:.1f}" x2="{at:.1f}" {rule}/>' for at, _ in ticks]
     drawn.append(_labels(ticks, 0, height - 7))
     drawn += [_spread(row, TOP + ROW * index + ROW / 2, x, tone) for index, row in enumerate(rows)]
     return _svg(height, drawn)
+
+
+def _decades(rows: Sequence[Spread]) -> tuple[int, int]:
+    """Return the powers of ten where a logarithmic axis begins, at 1 ms or later, and where it ends."""
+    least, most = min(row.p50 for row in rows), max(max(row.most, row.p99) for row in rows)
+    first = math.floor(math.log10(max(least, 1)))
+    return first, max(first + 1, math.ceil(math.log10(max(most, 1))))
 
 
 def _spread(row: Spread, middle: float, x: Callable[[float], float], tone: str) -> str:
@@ -239,7 +249,8 @@ def duration(ms: float) -> str:
 
 
 def _svg(height: float, parts: Iterable[str]) -> str:
-    return f'<svg viewBox="0 0 {WIDTH} {height:g}" role="img">{"".join(parts)}</svg>'
+    """One that scrolls where the screen is too narrow to read it."""
+    return f'<div class="wide"><svg viewBox="0 0 {WIDTH} {height:g}" role="img">{"".join(parts)}</svg></div>'
 
 
 def _nothing() -> str:

@@ -16,6 +16,9 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _IDS = frozenset({"msgId", "keys", "uniqKey", "storeHost", "places", "messageId"})
 
+MAX_WORD = 64  # letters; what is longer may be broken anywhere
+MAX_LINE = 24  # letters; what is longer may be broken between words
+
 _STYLE = """
 :root { color-scheme: light dark;
   --back: #f6f7f9; --card: #fff; --text: #1b1f27; --soft: #667085; --line: #e4e7ec;
@@ -26,7 +29,7 @@ _STYLE = """
 * { box-sizing: border-box }
 body { margin: 0; background: var(--back); color: var(--text);
   font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif }
-main { max-width: 1180px; margin: 0 auto; padding: 36px 20px 60px }
+main { max-width: 1360px; margin: 0 auto; padding: 36px 20px 60px }
 h1 { font-size: 26px; margin: 0 0 4px; letter-spacing: -.01em }
 h2 { font-size: 16px; margin: 0 0 2px }
 .soft, .note, .none { color: var(--soft) }
@@ -51,17 +54,19 @@ svg { display: block; width: 100%; height: auto; font: 11.5px system-ui, sans-se
 .dot.c, .bar.c { fill: var(--c) } .dot.bad, .bar.bad { fill: var(--bad) }
 .reach { stroke-width: 1.5; opacity: .55 } .notch { stroke: var(--card); stroke-width: 2 }
 .moment { fill: transparent } .moment:hover, g:hover > .moment { fill: var(--hover) }
+.wide svg { min-width: 480px }
 .legend { display: flex; flex-wrap: wrap; gap: 4px 16px; margin: 0 0 6px; font-size: 13px; color: var(--soft) }
 .legend i { display: inline-block; width: 10px; height: 10px; border-radius: 3px; margin-right: 6px }
 .legend .a { background: var(--a) } .legend .b { background: var(--b) }
 .legend .c { background: var(--c) } .legend .bad { background: var(--bad) }
 .wide { overflow-x: auto }
 table { border-collapse: collapse; width: 100%; font-size: 13px; font-variant-numeric: tabular-nums }
-th { text-align: left; font-weight: 600; color: var(--soft); white-space: nowrap }
+th { text-align: left; font-weight: 600; color: var(--soft); vertical-align: bottom }
 th, td { padding: 6px 12px 6px 0; border-bottom: 1px solid var(--line); vertical-align: top }
 tbody tr:last-child td { border-bottom: 0 } tbody tr:hover { background: var(--hover) }
-.number { text-align: right; white-space: nowrap }
-td { unicode-bidi: isolate; overflow-wrap: anywhere; min-width: 4.5em } td.text { min-width: 9em }
+.number { text-align: right } td.number { white-space: nowrap }
+td { unicode-bidi: isolate } td.word { white-space: nowrap } td.text { min-width: 12em }
+td.long { min-width: 24em; overflow-wrap: anywhere }
 td.id { font: 12px ui-monospace, "SF Mono", Menlo, Consolas, monospace }
 td.time { white-space: nowrap }
 footer { margin-top: 28px; font-size: 13px }
@@ -137,8 +142,14 @@ def _cell(name: str, value: Any) -> str:
     if isinstance(value, int | float):
         return f'<td class="number">{escape(_number(name, value))}</td>'
     text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-    kind = "id" if name in _IDS else "time" if _is_time(text) else "text" if len(text) > 8 else "word"
-    return f'<td class="{kind}">{escape(text)}</td>'
+    return f'<td class="{_kinds(name, text)}">{escape(text)}</td>'
+
+
+def _kinds(name: str, text: str) -> str:
+    """The classes of a cell. A table that is too wide scrolls: only a word that nobody reads as one is broken."""
+    longest = max(map(len, text.split()), default=0)
+    shape = "long" if longest > MAX_WORD else "text" if len(text) > MAX_LINE else "word"
+    return f"id {shape}" if name in _IDS else "time" if _is_time(text) else shape
 
 
 def _number(name: str, value: float) -> str:

@@ -27,6 +27,7 @@ _SHOWN = (
     *("waitP50Ms", "waitP99Ms", "waitMaxMs", "consumeP50Ms", "consumeP99Ms", "consumeMaxMs"),
 )
 _UNSUCCESSFUL_NOTE = "Unsuccessful: no try to consume has succeeded yet."
+_FAILED_NOTE = "The newest first. Succeeded later: the group has consumed the message in another try."
 _LOST_NOTE = "Sent, but never handed to a group that got others of their topic and tag."
 
 
@@ -49,6 +50,7 @@ def trace_report(spark: SparkSession, pipeline: Pipeline) -> Outcome:
         sections = [
             Section("sends", "sent, by topic and producer group", traces.send_table(sends)),
             Section("consumption", "consumed, by topic and consumer group", traces.consume_table(calls, lost)),
+            Section("failed", "failed deliveries", traces.failed_table(calls)),
             Section("slowest", "slowest messages", traces.slowest_table(sends, calls, options["slowest"])),
             Section("lost", "lost messages", lost),
             Section("timeline", "over time", traces.time_table(sends, calls, step_ms(first_ms, last_ms))),
@@ -62,6 +64,7 @@ def trace_report(spark: SparkSession, pipeline: Pipeline) -> Outcome:
     tables = [
         found["sends"].table(),
         found["consumption"].table(columns=_SHOWN),
+        found["failed"].table(),
         found["slowest"].table(len(found["slowest"].rows)),
         found["lost"].table(),
     ]
@@ -104,6 +107,7 @@ def html(numbers: Mapping[str, int], first_ms: int, last_ms: int, found: Mapping
         cards([*_time_charts(found["timeline"].dicts()), *_spread_charts(sent, consumed)]),
         table_card(found["sends"].table(MAX_ON_PAGE)),
         table_card(found["consumption"].table(MAX_ON_PAGE, _SHOWN), _UNSUCCESSFUL_NOTE),
+        table_card(found["failed"].table(MAX_ON_PAGE), _FAILED_NOTE),
         table_card(found["slowest"].table(MAX_ON_PAGE), "Of each stage, those that took longest."),
         table_card(found["lost"].table(MAX_ON_PAGE), _LOST_NOTE),
     ]

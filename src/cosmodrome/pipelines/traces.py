@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from cosmodrome.wire import trace
-from cosmodrome.wire.trace import TracedType
+from cosmodrome.wire.trace import Outcome, TracedType
 
 UNKNOWN_TOPIC = "(producer not traced)"
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
@@ -24,6 +24,14 @@ PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 # The last millisecond of the year 9999. Spark has no times beyond; what claims to be later is no trace.
 _LAST_MS = 253_402_300_799_999
 _MAX_COST_MS = 2**53
+# Why a delivery failed, as clients write it down.
+_REASONS = {
+    Outcome.TIME_OUT: "the handler took too long",
+    Outcome.EXCEPTION: "the handler raised an exception",
+    Outcome.RETURNED_NULL: "the handler returned null",
+    Outcome.FAILED: "the handler asked for a retry",
+}
+_UNKNOWN_REASON = "no reason was written down"
 _COMMITTED = "COMMIT_MESSAGE"
 
 _COLUMNS = {
@@ -206,6 +214,23 @@ def lost_table(messages: DataFrame, deliveries: DataFrame, until_ms: int) -> Dat
     return missing.select("topic", "group", "msgId", "tags", "keys", sent, "storeHost").orderBy(
         "sentAt", "msgId", "group"
     )
+
+
+def failed_table(deliveries: DataFrame) -> DataFrame:
+    """Return failed deliveries with their reasons, newest first, and if the group has consumed the message since."""
+    done = deliveries.where("success").select("group", "msgId", F.lit(True).alias("isDone")).distinct()
+    failed = deliveries.where(~F.col("success")).join(done, ["group", "msgId"], "left")
+    reason = F.lit(_UNKNOWN_REASON)
+    for outcome, text in _REASONS.items():
+        reason = F.when(F.col("outcome") == outcome.value, F.lit(text)).otherwise(reason)
+    return failed.select(
+        F.timestamp_millis("beganMs").alias("at"),
+        *("topic", "group", "msgId", "tags", "keys"),
+        (F.col("retryTimes") + 1).alias("try"),
+        reason.alias("reason"),
+        "consumeMs",
+        F.coalesce("isDone", F.lit(False)).alias("succeededLater"),
+    ).orderBy(F.desc("at"), "msgId", "group", "try")
 
 
 def slowest_table(sends: DataFrame, deliveries: DataFrame, count: int) -> DataFrame:

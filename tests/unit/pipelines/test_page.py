@@ -151,3 +151,48 @@ def test_a_long_label_ends_before_the_bars() -> None:
 def test_a_large_axis_is_short() -> None:
     drawn = lines([Series("sent", [Point(0, 3_000_000), Point(1_000, 1)])])
     assert [text for *_, text in places(drawn) if ":" not in text] == ["5 M", "3.75 M", "2.5 M", "1.25 M", "0"]
+
+
+def axis(*rows: Spread) -> list[str]:
+    """The labels below a chart of spreads, from the left."""
+    return [text for y, _, _, text in places(spreads(rows)) if y > 12 + 28 * len(rows)]
+
+
+def test_a_logarithmic_axis_begins_and_ends_with_powers_of_ten() -> None:
+    assert axis(Spread("a", 20, 50, 400, 900)) == ["10 ms", "100 ms", "1 s"]
+    assert axis(Spread("a", 1, 2, 3, 4)) == ["1 ms", "10 ms"]
+    assert axis(Spread("a", 0, 2, 30, 40), Spread("b", 3, 3, 3, 3)) == ["≤ 1 ms", "10 ms", "100 ms"]
+    assert axis(Spread("a", 0, 0, 0, 0)) == ["≤ 1 ms", "10 ms"]
+    assert axis(Spread("a", 1_000, 1_000, 1_000, 1_000)) == ["1 s", "10 s"]
+
+
+def test_a_value_stands_at_its_power_of_ten() -> None:
+    drawn = spreads([Spread("a", 10, 100, 100, 1_000)])
+    grid = [float(x) for x in re.findall(r'<line class="grid" x1="([\d.]+)"', drawn)]
+    (bar,) = re.findall(r'<rect class="bar a" x="([\d.]+)"', drawn)
+    (dot,) = re.findall(r'<circle class="dot a" cx="([\d.]+)"', drawn)
+    assert (float(bar), float(dot)) == (grid[0], grid[-1])
+
+
+def test_only_words_that_are_no_words_are_broken() -> None:
+    shown = table_card(
+        Table(
+            "t",
+            ("topic", "msgId", "reason", "keys"),
+            [("orders-of-today", "F" * 32, "it took too long " * 3, "k" * 65)],
+        )
+    )
+    assert '<td class="word">orders-of-today' in shown
+    assert '<td class="id text">FFFF' in shown
+    assert '<td class="text">it took' in shown
+    assert '<td class="id long">kkk' in shown
+    style = page("t", "t", [], [])
+    broken = [rule for rule in re.findall(r"([^{}]+)\{([^{}]*)\}", style) if "overflow-wrap" in rule[1]]
+    assert [selector.strip() for selector, _ in broken] == ["td.long"]
+    assert "word-break" not in style
+
+
+def test_charts_and_tables_scroll_by_themselves() -> None:
+    table = table_card(Table("t", ("a",), [(1,)]))
+    for part in (spreads([Spread("a", 1, 2, 3, 4)]), lines([Series("a", [Point(0, 1)])]), table):
+        assert '<div class="wide"><' in part
