@@ -80,10 +80,18 @@ class StorePaths:
         """Refuse a key that names an empty place while the default place is in use; StoreError says what to move.
 
         Apache 4.9 and 5 know `storePathCommitLog` only and keep the rest below the root, whatever the other keys say;
-        earlier versions of this broker kept everything there.
+        earlier versions of this broker kept everything there. So of two logs nobody can tell which one the queues
+        belong to.
         """
         for key, place, default in self._moved():
-            if _holds_anything(default) and not _holds_anything(place):
+            if not _holds_anything(default):
+                continue
+            if place == self.commit_log and _holds_anything(place):
+                raise StoreError(
+                    f"there are two commit logs: {place} ({key}) and {default}. Nothing was changed. Find out with "
+                    f"cosmodrome store inspect and verify to which the queues belong, and move the other one away"
+                )
+            if not _holds_anything(place):
                 raise StoreError(
                     f"{key} is {place}, where there is nothing, but {default} is in use. Nothing was changed. "
                     f"Move {default} to {place}, or take {key} out of the config"

@@ -111,6 +111,21 @@ def test_a_part_that_stayed_at_its_default_place_is_not_passed_over(root: Path, 
     assert not (tmp_path / "other").exists()
 
 
+def test_of_two_logs_none_is_taken(root: Path, tmp_path: Path) -> None:
+    """A broker that ignored the key began a log of its own below the root; the queues are those of that one."""
+    config = elsewhere(tmp_path / "other", "storePathCommitLog")
+    store = open_store(tmp_path / "apaches", config)
+    fill(store)
+    store.close()
+    store = open_store(root)
+    store.append(message())
+    store.close()
+    with pytest.raises(StoreError, match=r"there are two commit logs: .*other/log .* and .*root/commitlog"):
+        open_store(root, config)
+    (root / "commitlog").rename(tmp_path / "kept")
+    open_store(tmp_path / "apaches", config).close()
+
+
 def test_a_moved_log_is_found_again(root: Path, tmp_path: Path) -> None:
     store = open_store(root)
     sent = fill(store)
