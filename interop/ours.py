@@ -42,7 +42,7 @@ class CosmodromeNameServer(Child):
         home.mkdir(parents=True, exist_ok=True)
         port = free_port()
         self.address = f"{HOST}:{port}"
-        words = ["namesrv", "--host", HOST, "--port", str(port)]
+        words = ["namesrv", "--host", HOST, "--port", str(port), "--kv-config", str(home / "kvConfig.json")]
         super().__init__("cosmodrome namesrv", [_cosmodrome(), *words], home / "stderr.log")
         started_or_stopped(self, lambda: wait_registered(self, self.address))
 
