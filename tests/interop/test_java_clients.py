@@ -60,11 +60,11 @@ def test_compressed_java_messages_are_stored_small_and_arrive_whole(
 @pytest.mark.parametrize("version", CLIENT_VERSIONS)
 def test_java_clients_that_use_the_vip_channel_are_served(lab: Lab, ours: Cluster, fresh: Fresh, version: str) -> None:
     """By default those up to 4.4 do; without a listener there, nothing that they send arrives."""
-    vip, load = {"com.rocketmq.sendMessageWithVIPChannel": "true"}, Load(fresh("topic"), COUNT)
-    words = {**load.java_arguments(), "group": fresh("group")}
-    sent = sent_by_java(lab.run(version, "Produce", ours, words, defines=vip).messages)
-    words = {"topic": load.topic, "group": fresh("group"), "count": COUNT}
-    javas = [seen_by_java(line) for line in lab.run(version, "Consume", ours, words, defines=vip).messages]
+    load = Load(fresh("topic"), COUNT)
+    words = {**load.java_arguments(), "group": fresh("group"), "vip": True}
+    sent = sent_by_java(lab.run(version, "Produce", ours, words).messages)
+    words = {"topic": load.topic, "group": fresh("group"), "count": COUNT, "vip": True}
+    javas = [seen_by_java(line) for line in lab.run(version, "Consume", ours, words).messages]
     check_arrived(load, javas, sent, ours.broker_address)
 
 

@@ -52,6 +52,7 @@ final class Consume {
         consumer = new DefaultMQPushConsumer(args.text("group"), null, new AllocateMessageQueueAveragely(),
             args.flag("trace"), null);
         Clients.prepare(consumer, args.text("namesrv"));
+        consumer.setVipChannelEnabled(args.flag("vip"));
         consumer.setInstanceName(job.instance("consume"));
         consumer.setPollNameServerInterval(POLL_NAMESRV_MS);
         consumer.setHeartbeatBrokerInterval(HEARTBEAT_MS);

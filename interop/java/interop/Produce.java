@@ -49,6 +49,7 @@ final class Produce {
         quiet = args.flag("quiet");
         producer = producer();
         Clients.prepare(producer, args.text("namesrv"));
+        producer.setVipChannelEnabled(args.flag("vip"));
         producer.setSendMsgTimeout(SEND_TIMEOUT_MS);
         producer.setInstanceName(job.instance("produce"));
     }
