@@ -350,7 +350,9 @@ def _name_servers(caller: Caller, config: ClientConfig) -> NameServers:
     if config.namesrv_page is not None:
         return NameServerLookup(caller, config.namesrv_page, config.call_timeout_ms)
     if not config.name_servers:
-        raise ConfigError("no name server given; write namesrv='host:port', several separated by ';'")
+        raise ConfigError(
+            "no name server given; write namesrv='host:port', several separated by ';', or set NAMESRV_ADDR"
+        )
     return NameServers(caller, config.name_servers, config.call_timeout_ms)
 
 

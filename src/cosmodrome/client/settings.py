@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import os
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import TypeVar
@@ -17,6 +18,8 @@ DEFAULT_CONSUMER_GROUP = "DEFAULT_CONSUMER"
 E = TypeVar("E", bound=Enum)
 L = TypeVar("L")
 T = TypeVar("T")
+
+NAMESRV_VARIABLE = "NAMESRV_ADDR"  # of the environment, as for Java's clients
 
 
 def at_least(least: int, **settings: int) -> None:
@@ -64,10 +67,10 @@ def one_of(kind: type[E], **setting: object) -> E:
 
 
 def client_config(config: ClientConfig | None, namesrv: str) -> ClientConfig:
-    """The config, or that of defaults, with these name servers if there are any."""
+    """Return the config, or that of defaults, with these name servers, else its own, else those of NAMESRV_ADDR."""
     config = ClientConfig() if config is None else config
     each_is(ClientConfig, config=config)
-    return dataclasses.replace(config, namesrv=namesrv or config.namesrv)
+    return dataclasses.replace(config, namesrv=namesrv or config.namesrv or os.environ.get(NAMESRV_VARIABLE, ""))
 
 
 def check_start(consume_from: ConsumeFrom, consume_timestamp_ms: int | None) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from cosmodrome.client.lite_pull_consumer import LitePullConsumer
 from cosmodrome.client.producer import Producer
 from cosmodrome.client.producer_options import ProducerOptions
+from cosmodrome.client.pull_consumer import PullConsumer
+from cosmodrome.client.push_consumer import PushConsumer
 from cosmodrome.client.queue_choice import select_by_hash
 from cosmodrome.client.requesting import RequestProducer
 from cosmodrome.codes import RequestCode
@@ -255,3 +259,31 @@ async def test_answers_are_pushed_to_a_client_id_so_only_one_may_wait_for_them()
         async with RequestProducer("g", config=named):
             with pytest.raises(ClientError, match="answers to requests"):
                 await RequestProducer("h", config=named).start()
+
+
+# --- name servers that the environment names
+
+
+@pytest.mark.parametrize(("given", "config", "used"), [("", "", "E"), ("", "C", "C"), ("N", "C", "N")])
+async def test_a_client_without_name_servers_asks_those_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, given: str, config: str, used: str
+) -> None:
+    """As Java's clients do; what is given in the program counts first."""
+    places = {"": "", "C": "127.0.0.1:2", "N": "127.0.0.1:3"}
+    async with fake_cluster(T=1) as cluster:
+        places[used] = cluster.namesrv
+        monkeypatch.setenv("NAMESRV_ADDR", places.get("E", "127.0.0.1:1"))
+        async with Producer("g", places[given], config=ClientConfig(namesrv=places[config])) as producer:
+            assert (await producer.send(Message("T", b"x"))).queue.topic == "T"
+
+
+@pytest.mark.parametrize("make", [Producer, PushConsumer, PullConsumer, LitePullConsumer])
+def test_without_any_name_server_the_error_says_how_to_give_one(
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[str], object]
+) -> None:
+    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
+    with pytest.raises(ConfigError, match=r"write namesrv='host:port', .* or set NAMESRV_ADDR"):
+        make("g")
+    monkeypatch.setenv("NAMESRV_ADDR", "nowhere")
+    with pytest.raises(ConfigError, match="'nowhere' is not an address"):
+        make("g")
