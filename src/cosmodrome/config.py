@@ -383,10 +383,30 @@ def parse_addresses(text: str) -> tuple[str, ...]:
         raise ConfigError(f"{text!r} is not an address; write 'host:port', several separated by ';' in one text")
     addresses = tuple(part.strip() for part in re.split(r"[;,]", text) if part.strip())
     for address in addresses:
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
-            raise ConfigError(f"{address!r} is not an address; write host:port, several separated by ';'")
+        mistake = _address_mistake(address)
+        if mistake is not None:
+            raise ConfigError(f"{address!r} is not an address; write host:port, several separated by ';': {mistake}")
     return addresses
+
+
+def _address_mistake(address: str) -> str | None:
+    """Return what is wrong with the text of an address, in words; None if nothing is."""
+    if "://" in address:
+        return f"leave out {address.partition('://')[0]}://"
+    if "/" in address:
+        return "nothing may follow the port"
+    if any(map(str.isspace, address)):
+        return "there is a space in it"
+    host, colon, port = address.rpartition(":")
+    if not colon:
+        return (
+            f"it has no port; name servers usually listen on {DEFAULT_NAMESRV_PORT}, brokers on {DEFAULT_BROKER_PORT}"
+        )
+    if not host:
+        return "it has no host"
+    if not (port.isascii() and port.isdecimal()):
+        return f"its port {port!r} is not a number" if port else "it has no port"
+    return None if 0 < int(port) < 65_536 else f"ports go from 1 to 65535, not to {port}"
 
 
 def properties_text(*configs: _FromProperties) -> str:

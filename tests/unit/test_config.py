@@ -127,6 +127,26 @@ def test_what_is_no_address_is_named(text: str) -> None:
         parse_addresses(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "mistake"),
+    [
+        ("rocketmq://host", "leave out rocketmq://"),
+        ("a:1;http://host:9876", "leave out http://"),
+        ("host", "it has no port; name servers usually listen on 9876, brokers on 10911"),
+        ("host:", "it has no port"),
+        (":9876", "it has no host"),
+        ("host:98760", "ports go from 1 to 65535, not to 98760"),
+        ("host:name", "its port 'name' is not a number"),
+        ("host:9876/", "nothing may follow the port"),
+        ("a:1 b:2", "there is a space in it"),
+    ],
+)
+def test_what_is_wrong_with_an_address_is_said(text: str, mistake: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse_addresses(text)
+    assert str(refused.value).endswith(f"separated by ';': {mistake}")
+
+
 # --- properties files
 
 

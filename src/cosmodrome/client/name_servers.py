@@ -38,6 +38,11 @@ class NameServers:
     def addresses(self) -> Sequence[str]:
         return self._addresses
 
+    @property
+    def described(self) -> str:
+        """The servers that are asked, as the subject of a sentence."""
+        return "name server " + ";".join(sorted(self._addresses)) if self._addresses else "every name server"
+
     def use(self, addresses: Sequence[str]) -> None:
         self._addresses = random.sample(addresses, len(addresses))
 
@@ -58,8 +63,8 @@ class NameServers:
             try:
                 return await self._ask_one(address, Command.request(code, header), wait_ms)
             except (ConnectionFailed, CallTimeout, BrokerError) as error:
-                log.warning("name server: %s", error)
-                failure: ClientError = error
+                failure: ClientError = _as_name_server(error)
+                log.warning("name server: %s", failure)
             self._put_last(address)
         raise failure
 
@@ -73,6 +78,14 @@ class NameServers:
         """Unless somebody else has done so, or others are in use by now."""
         if self._addresses[0] == failed:
             self._addresses.append(self._addresses.pop(0))
+
+
+def _as_name_server(error: ConnectionFailed | CallTimeout | BrokerError) -> ClientError:
+    """Return the error as one of a name server: where another kind of server answers, the text says so."""
+    if isinstance(error, BrokerError) and error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+        hint = "it is no name server, which usually listens on port 9876; a broker's is usually 10911"
+        return BrokerError(error.code, f"{error.remark.strip()}; {hint}", error.address)
+    return error
 
 
 def _wait_ms(left_ms: float, servers: int) -> float:

@@ -120,7 +120,7 @@ class Sending:
         except TimeoutError:
             if not limit.expired():
                 raise  # a name server's own
-            raise CallTimeout("every name server", seconds * 1000) from None
+            raise CallTimeout(self._instance.name_servers.described, seconds * 1000) from None
 
     def next_queue(self, topic: str, queues: Sequence[MessageQueue], failed_broker: str | None = None) -> MessageQueue:
         return self.turns.next(topic, queues, self._clock.now_ms(), failed_broker)

@@ -85,6 +85,7 @@ class Connection(asyncio.Protocol):
         self.peer = "?"
         self.packed_peer = bytes(8)  # as stored messages hold it
         self.closed = False
+        self._nonsense = ""  # why its bytes could not be read
         self.lost = asyncio.Event()
 
     def __repr__(self) -> str:
@@ -151,6 +152,8 @@ class Connection(asyncio.Protocol):
             self._on_close(self)
 
     def _why_closed(self) -> str:
+        if self._nonsense:
+            return self._nonsense
         if self._received != self._made or self._transport.get_extra_info("sslcontext") is not None:
             return "closed by the peer"
         return "closed by the peer before it said anything; does it take TLS only?"
@@ -171,6 +174,7 @@ class Connection(asyncio.Protocol):
                     self._start(command)
         except ProtocolError as error:
             log.warning("closing %s: %s", self.peer, error)
+            self._nonsense = str(error)
             self.close()
 
     @property

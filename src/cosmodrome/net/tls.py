@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 
 from cosmodrome.config import TlsCheck
@@ -29,4 +30,8 @@ def connect_failure(address: str, error: Exception, tls: ssl.SSLContext | None) 
         return ConnectionFailed(address, f"no TLS with it: {error.reason or error}")
     if tls is not None and isinstance(error, (ConnectionResetError, ConnectionAbortedError)):
         return ConnectionFailed(address, "no TLS with it: it closed the connection instead")
+    if isinstance(error, ConnectionRefusedError):
+        return ConnectionFailed(address, f"nothing listens there: {error}")
+    if isinstance(error, socket.gaierror):
+        return ConnectionFailed(address, f"its host is not known: {error}")
     return ConnectionFailed(address, str(error) or "no answer to the connect")

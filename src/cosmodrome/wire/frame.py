@@ -65,7 +65,9 @@ class FrameDecoder:
         size, word = _PREFIX.unpack_from(data, start)
         header_size = word & 0xFFFFFF
         if not 4 + header_size <= size <= self._max_size:
-            raise ProtocolError(f"frame of {size} bytes with a header of {header_size}; limit {self._max_size}")
+            foreign = _foreign(bytes(data[start : start + PREFIX_SIZE]))
+            limits = f"frame of {size} bytes with a header of {header_size}; limit {self._max_size}"
+            raise ProtocolError(f"it speaks {foreign}, not RocketMQ's protocol" if foreign else limits)
         if available < size + 4:
             return None
         body = start + PREFIX_SIZE + header_size
@@ -79,6 +81,15 @@ class FrameDecoder:
     @property
     def pending_bytes(self) -> int:
         return len(self._data) - self._position
+
+
+def _foreign(start: bytes) -> str | None:
+    """Return the protocol of another kind of program, told by its first bytes."""
+    if start.startswith((b"HTTP/", b"GET ", b"POST ", b"PUT ", b"HEAD ", b"OPTIONS ", b"<!DOCTY", b"<html")):
+        return "HTTP"
+    if start.startswith((b"\x15\x03", b"\x16\x03")):  # an alert or a greeting
+        return "TLS"
+    return None
 
 
 def frame_head(serializer: int, header: bytes, body_size: int) -> bytes:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
 from cosmodrome.client import name_servers
 from cosmodrome.client.name_servers import LONGEST_WAIT_MS, NameServers
-from cosmodrome.errors import CallTimeout, ConnectionFailed
-from cosmodrome.model import Route
+from cosmodrome.client.producer import Producer
+from cosmodrome.errors import CallTimeout, ClientError, ConnectionFailed
+from cosmodrome.model import Message, Route
 from cosmodrome.net.caller import Caller
+from cosmodrome.net.tls import connect_failure
+from cosmodrome.testing import cluster
 from cosmodrome.wire.bodies import encode_route
 from cosmodrome.wire.command import Command
 
@@ -96,3 +102,53 @@ async def test_those_that_came_into_use_meanwhile_keep_their_order(peers: Peers)
     servers.use(["good:3"])
     assert await asking == NOWHERE
     assert servers.addresses == ["good:3"]
+
+
+# --- addresses of something else
+
+
+@asynccontextmanager
+async def http_server() -> AsyncIterator[str]:
+    """A web server that does not understand the question."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+async def failure_of_a_send(namesrv: str) -> str:
+    async with Producer("g", namesrv) as producer:
+        with pytest.raises(ClientError) as failed:
+            await producer.send(Message("T", b"x"))
+    return str(failed.value)
+
+
+async def test_a_port_of_http_is_told() -> None:
+    async with http_server() as address:
+        assert await failure_of_a_send(address) == (
+            f"{address}: connection lost (it speaks HTTP, not RocketMQ's protocol)"
+        )
+
+
+async def test_a_brokers_port_is_told() -> None:
+    async with cluster() as c:
+        address = c.brokers[0].broker.address
+        assert await failure_of_a_send(address) == (
+            f"{address} answered 3 REQUEST_CODE_NOT_SUPPORTED: request type 105 not supported; "
+            "it is no name server, which usually listens on port 9876; a broker's is usually 10911"
+        )
+
+
+async def test_a_port_where_nobody_listens_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed_soon:
+        address = f"127.0.0.1:{closed_soon.getsockname()[1]}"
+    assert (await failure_of_a_send(address)).startswith(f"{address}: nothing listens there: ")
+
+
+def test_a_host_that_is_not_known_is_told() -> None:
+    failure = connect_failure("namesrv:9876", socket.gaierror(-2, "Name or service not known"), None)
+    assert str(failure) == "namesrv:9876: its host is not known: [Errno -2] Name or service not known"

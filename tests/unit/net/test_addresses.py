@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
+from typing import NoReturn
 
 import pytest
 
@@ -42,9 +44,15 @@ def test_clients_are_told_the_address_they_can_reach(
     assert advertised_host(bound) == told
 
 
-def test_a_name_without_an_address_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"no such host has no address: .*; name an address of this machine"):
-        advertised_host("no such host")
+def test_a_name_without_an_address_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(_host: str) -> NoReturn:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "gethostbyname", unknown)
+    with pytest.raises(
+        ConfigError, match="broker-x has no address: Name or service not known; name an address of this"
+    ):
+        advertised_host("broker-x")
 
 
 def test_this_machine_has_addresses() -> None:

@@ -124,3 +124,19 @@ def test_a_large_frame_in_many_chunks_is_gathered_in_place() -> None:
         decoder.feed(stream[start : start + chunk])
         assert decoder._data is gathered, "what waits is copied for every chunk: quadratic"
     assert taken(decoder) == [frame]
+
+
+@pytest.mark.parametrize(
+    ("start", "protocol"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n", "HTTP"),
+        (b"<!DOCTYPE HTML>", "HTTP"),
+        (b"GET / HTTP/1.1\r\n", "HTTP"),
+        (b"\x15\x03\x01\x00\x02\x02\x46\x00", "TLS"),
+    ],
+)
+def test_another_protocol_is_named(start: bytes, protocol: str) -> None:
+    decoder = FrameDecoder()
+    decoder.feed(start)
+    with pytest.raises(ProtocolError, match=f"it speaks {protocol}, not RocketMQ's protocol"):
+        decoder.take()
