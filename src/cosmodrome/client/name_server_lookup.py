@@ -13,7 +13,7 @@ from cosmodrome.config import parse_addresses
 from cosmodrome.errors import ConnectionFailed
 from cosmodrome.net.caller import Caller
 from cosmodrome.wire.command import Command
-from cosmodrome.wire.name_server_requests import GetRoute
+from cosmodrome.wire.header import Header
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class NameServerLookup(NameServers):
         self._url = url
         self._looking = asyncio.Lock()
 
-    async def _ask(self, code: RequestCode, header: GetRoute) -> Command:
+    async def _ask(self, code: RequestCode, header: Header | None) -> Command:
         async with self._looking:  # one page for all who wait
             if not self.addresses:
                 await self.look_up()

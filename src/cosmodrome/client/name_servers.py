@@ -11,8 +11,9 @@ from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.errors import BrokerError, CallTimeout, ClientError, ConnectionFailed, RouteNotFound
 from cosmodrome.model import Route
 from cosmodrome.net.caller import Caller
-from cosmodrome.wire.bodies import decode_route
+from cosmodrome.wire.bodies import ClusterInfo, decode_route
 from cosmodrome.wire.command import Command
+from cosmodrome.wire.header import Header
 from cosmodrome.wire.name_server_requests import GetRoute
 
 log = logging.getLogger(__name__)
@@ -54,7 +55,13 @@ class NameServers:
             raise RouteNotFound(topic)
         return decode_route(bytes(reply.body))
 
-    async def _ask(self, code: RequestCode, header: GetRoute) -> Command:
+    async def slaves_without_master(self) -> tuple[str, ...]:
+        """Return the names of all broker groups if none of them has a master, else nothing."""
+        reply = await self._ask(RequestCode.GET_BROKER_CLUSTER_INFO, None)
+        brokers = ClusterInfo.decode(bytes(reply.body)).brokers.values()
+        return () if any(broker.master for broker in brokers) else tuple(sorted(one.broker_name for one in brokers))
+
+    async def _ask(self, code: RequestCode, header: Header | None) -> Command:
         """Each is asked once, whatever those who ask at the same time make of the order."""
         deadline = _now_ms() + self._timeout_ms
         addresses = list(self._addresses)

@@ -21,7 +21,7 @@ from cosmodrome.client.namespaces import unwrap_queue, wrap_group, wrap_queue, w
 from cosmodrome.client.outgoing import Outgoing
 from cosmodrome.client.producer_options import ProducerOptions
 from cosmodrome.client.queue_choice import Selector, select_by_hash
-from cosmodrome.client.routes import NewTopics, TopicRoute
+from cosmodrome.client.routes import NewTopics, TopicRoute, no_queue_to_write
 from cosmodrome.client.sending import Sending, in_turn, now
 from cosmodrome.client.settings import at_least, client_config, each_is
 from cosmodrome.client.threads import DaemonThreads
@@ -380,7 +380,7 @@ class Producer(Administration):
             selector, arg = select_by_hash, message.sharding_key
         queues = self._shown_queues(route)
         if not queues:
-            raise SendFailed(f"no queue of topic {message.topic} may be written to")
+            raise no_queue_to_write(message.topic, route.route)
         chosen = selector(queues, message, arg)
         if not isinstance(chosen, MessageQueue) or chosen.topic != message.topic:
             raise ClientError(f"the selector chose {chosen!r}; it must return one of the queues")

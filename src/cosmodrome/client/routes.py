@@ -14,7 +14,7 @@ from typing import Protocol
 
 from cosmodrome.client.lifecycle import going_on
 from cosmodrome.clock import Clock
-from cosmodrome.errors import CosmodromeError, RouteNotFound
+from cosmodrome.errors import CosmodromeError, RouteNotFound, SendFailed
 from cosmodrome.model import AUTO_CREATE_TOPIC, MASTER_ID, BrokerData, MessageQueue, Perm, Route
 
 log = logging.getLogger(__name__)
@@ -68,6 +68,13 @@ def publish_queues(topic: str, route: Route) -> tuple[MessageQueue, ...]:
         if data.perm & Perm.WRITE and data.broker_name in masters
         for queue_id in range(data.write_queues)
     )
+
+
+def no_queue_to_write(topic: str, route: Route) -> SendFailed:
+    """Return the error of a send to a topic without publish queues: a slave takes no messages."""
+    masterless = sorted(broker.broker_name for broker in route.brokers if broker.master is None and broker.addresses)
+    why = f": no master of {', '.join(masterless)} is registered, only slaves" if masterless else ""
+    return SendFailed(f"no queue of topic {topic} may be written to{why}")
 
 
 def subscribe_queues(topic: str, route: Route) -> tuple[MessageQueue, ...]:

@@ -17,15 +17,17 @@ from cosmodrome.client.namespaces import unwrap_topic
 from cosmodrome.client.outgoing import Outgoing
 from cosmodrome.client.producer_options import ProducerOptions
 from cosmodrome.client.queue_choice import Turns
-from cosmodrome.client.routes import TopicRoute
+from cosmodrome.client.routes import TopicRoute, no_queue_to_write
 from cosmodrome.client.tracing import Tracer
 from cosmodrome.clock import Clock
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.errors import (
     BrokerError,
     CallTimeout,
+    ClientError,
     ConnectionFailed,
     CosmodromeError,
+    ProtocolError,
     RouteNotFound,
     SendAttempt,
     SendFailed,
@@ -116,11 +118,23 @@ class Sending:
                 return await self._instance.routes.topic(topic)
         except RouteNotFound:
             self._instance.routes.forget(topic)  # a mistyped name is not asked for for ever
-            raise UnknownTopic(unwrap_topic(self._namespace, topic)) from None
+            raise await self._unknown(unwrap_topic(self._namespace, topic), deadline) from None
         except TimeoutError:
             if not limit.expired():
                 raise  # a name server's own
             raise CallTimeout(self._instance.name_servers.described, seconds * 1000) from None
+
+    async def _unknown(self, topic: str, deadline: float) -> ClientError:
+        """Return the error of a topic that no name server knows: slaves alone make no topics, and register none."""
+        try:
+            async with asyncio.timeout(deadline - now()):
+                groups = await self._instance.name_servers.slaves_without_master()
+        except (ClientError, ProtocolError, TimeoutError):
+            groups = ()
+        if not groups:
+            return UnknownTopic(topic)
+        names = ", ".join(groups)
+        return SendFailed(f"topic {topic!r} has no queue: no master of {names} is registered, only slaves")
 
     def next_queue(self, topic: str, queues: Sequence[MessageQueue], failed_broker: str | None = None) -> MessageQueue:
         return self.turns.next(topic, queues, self._clock.now_ms(), failed_broker)
@@ -134,6 +148,8 @@ class Sending:
         stored_unsafely: SendResult | None = None
         for tries_left in reversed(range(self._tries[mode])):
             route = self._instance.routes.find(ready.topic) or await self._ask_route(ready.topic, deadline)
+            if not route.publish_queues:
+                raise no_queue_to_write(ready.topic, route.route)
             queue = self.next_queue(ready.topic, route.publish_queues, failed_brokers[-1] if failed_brokers else None)
             pause_ms = self._pause_ms(queue) if queue.broker_name in failed_brokers else 0
             if deadline - now() <= pause_ms / 1000:
@@ -268,6 +284,8 @@ class Sending:
     async def oneway_anywhere(self, ready: Outgoing, deadline: float) -> None:
         """Hand over to any broker, and remember of it how long that took or that it failed, as Java's clients do."""
         route = await self.route(ready.topic, deadline)
+        if not route.publish_queues:
+            raise no_queue_to_write(ready.topic, route.route)
         queue = self.next_queue(ready.topic, route.publish_queues)
         if self._faults is None:
             await self.oneway(queue, ready, deadline - now())

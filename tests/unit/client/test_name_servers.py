@@ -12,13 +12,17 @@ import pytest
 from cosmodrome.client import name_servers
 from cosmodrome.client.name_servers import LONGEST_WAIT_MS, NameServers
 from cosmodrome.client.producer import Producer
-from cosmodrome.errors import CallTimeout, ClientError, ConnectionFailed
-from cosmodrome.model import Message, Route
+from cosmodrome.codes import RequestCode
+from cosmodrome.config import NameServerConfig, NetConfig
+from cosmodrome.errors import CallTimeout, ClientError, ConnectionFailed, SendFailed, UnknownTopic
+from cosmodrome.model import DataVersion, Message, Route, TopicConfig
+from cosmodrome.nameserver.server import NameServer
 from cosmodrome.net.caller import Caller
 from cosmodrome.net.tls import connect_failure
-from cosmodrome.testing import cluster
-from cosmodrome.wire.bodies import encode_route
+from cosmodrome.testing import FakeClock, cluster
+from cosmodrome.wire.bodies import RegisterBrokerBody, encode_route
 from cosmodrome.wire.command import Command
+from cosmodrome.wire.name_server_requests import BrokerHeader, RegisterBroker
 
 NOWHERE = Route((), ())
 
@@ -152,3 +156,54 @@ async def test_a_port_where_nobody_listens_is_told() -> None:
 def test_a_host_that_is_not_known_is_told() -> None:
     failure = connect_failure("namesrv:9876", socket.gaierror(-2, "Name or service not known"), None)
     assert str(failure) == "namesrv:9876: its host is not known: [Errno -2] Name or service not known"
+
+
+# --- a cluster that has lost its master
+
+
+@asynccontextmanager
+async def name_server_with(*registered: RegisterBroker) -> AsyncIterator[str]:
+    server = NameServer(NameServerConfig(listen_port=0), NetConfig(), FakeClock())
+    await server.start()
+    stop, caller = asyncio.Event(), Caller()
+    serving = asyncio.create_task(server.run(stop))
+    try:
+        for header in registered:
+            body = RegisterBrokerBody(DataVersion(1, 1), {"T": TopicConfig("T")}).encode()
+            await caller.call(server.address, Command.request(RequestCode.REGISTER_BROKER, header, body), 5_000)
+        yield server.address
+    finally:
+        await caller.close()
+        stop.set()
+        await serving
+
+
+MASTER = RegisterBroker("a", "127.0.0.1:1", "C", 0)
+SLAVE = RegisterBroker("a", "127.0.0.1:2", "C", 1)
+
+
+async def test_a_send_to_slaves_alone_says_that_no_master_is_there() -> None:
+    async with name_server_with(SLAVE) as address:
+        assert await failure_of_a_send(address) == "topic 'T' has no queue: no master of a is registered, only slaves"
+
+
+@pytest.mark.parametrize("registered", [[], [RegisterBroker("b", "127.0.0.1:3", "C", 0), SLAVE]])
+async def test_a_topic_that_no_master_knows_does_not_exist(registered: list[RegisterBroker]) -> None:
+    async with name_server_with(*registered) as address, Producer("g", address) as producer:
+        with pytest.raises(UnknownTopic, match="no broker makes topics by itself"):
+            await producer.send(Message("other", b"x"))
+
+
+async def test_a_master_that_left_its_slave_behind_is_missed() -> None:
+    goodbye = BrokerHeader("a", "127.0.0.1:1", "C", 0)
+    async with name_server_with(MASTER, SLAVE) as address:
+        caller = Caller()
+        await caller.call(address, Command.request(RequestCode.UNREGISTER_BROKER, goodbye), 5_000)
+        await caller.close()
+        async with Producer("g", address) as producer:
+            for send in (producer.send, producer.send_oneway):
+                with pytest.raises(SendFailed, match="no master of a is registered, only slaves"):
+                    await send(Message("T", b"x"))
+            with pytest.raises(SendFailed, match="no master of a is registered, only slaves"):
+                await producer.send(Message("T", b"x", sharding_key="k"))
+            assert await producer.publish_queues("T") == ()

@@ -9,7 +9,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from cosmodrome.client.routes import RETRY_INTERVAL_MS, Routes, borrowed_route, publish_queues, subscribe_queues
+from cosmodrome.client.routes import (
+    RETRY_INTERVAL_MS,
+    Routes,
+    borrowed_route,
+    no_queue_to_write,
+    publish_queues,
+    subscribe_queues,
+)
 from cosmodrome.errors import ConnectionFailed, RouteNotFound
 from cosmodrome.model import BrokerData, MessageQueue, QueueData, Route
 from cosmodrome.testing import FakeClock
@@ -39,6 +46,14 @@ def test_publish_queues_are_writable_ones_of_brokers_with_a_master_sorted_by_bro
     )
     expected = (MessageQueue("T", "a", 0), MessageQueue("T", "b", 0), MessageQueue("T", "b", 1))
     assert publish_queues("T", told) == expected
+
+
+def test_a_topic_whose_brokers_have_slaves_only_cannot_be_written_to_and_says_so() -> None:
+    brokers = (BrokerData("C", "a", {1: "a:1"}), BrokerData("C", "b", {0: "b:1"}), BrokerData("C", "c", {2: "c:1"}))
+    assert str(no_queue_to_write("T", Route((), brokers))) == (
+        "no queue of topic T may be written to: no master of a, c is registered, only slaves"
+    )
+    assert str(no_queue_to_write("T", route("a", perm=4))) == "no queue of topic T may be written to"
 
 
 def test_subscribe_queues_are_readable_ones_also_where_only_a_slave_is_left() -> None:
