@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 
 import orjson
 
+from cosmodrome.config import StoreConfig
 from cosmodrome.errors import ConfigError
 from cosmodrome.spark.options import Given, PropertiesAs, flag, instant_ms, one_of, topic_list
+from cosmodrome.store.paths import StorePaths
 
 
 class Mode(StrEnum):
@@ -35,6 +38,14 @@ class StoreOptions:
     on_damage: OnDamage = OnDamage.FAIL
     properties: PropertiesAs = PropertiesAs.MAP
     metadata_columns: bool = True
+    # Of a store whose broker.conf places these elsewhere.
+    commit_log: str = ""
+    consume_queue: str = ""
+
+    def places(self, root: str) -> StorePaths:
+        """Where the parts of one of the stores lie."""
+        config = StoreConfig(store_path_commit_log=self.commit_log, store_path_consume_queue=self.consume_queue)
+        return StorePaths.of(Path(root), config)
 
 
 def store_options(options: Mapping[str, str]) -> StoreOptions:
@@ -52,8 +63,14 @@ def store_options(options: Mapping[str, str]) -> StoreOptions:
         given.take("onDamage", one_of(OnDamage), OnDamage.FAIL),
         given.take("properties", one_of(PropertiesAs), PropertiesAs.MAP),
         given.take("metadataColumns", flag, True),
+        given.take("storePathCommitLog", str, ""),
+        given.take("storePathConsumeQueue", str, ""),
     )
     given.finish()
+    if (made.commit_log or made.consume_queue) and len(paths) > 1:
+        raise ConfigError(
+            "storePathCommitLog and storePathConsumeQueue are parts of one store; give one path with them"
+        )
     begin, end = made.stored_from_ms, made.stored_before_ms
     if begin is not None and end is not None and begin >= end:
         raise ConfigError(f"startingTimestamp ({begin}) is not before endingTimestamp ({end})")

@@ -79,7 +79,7 @@ def parts(options: StoreOptions) -> list[list[Part]]:
     """What each task reads; StoreError when a folder is no store."""
     found: list[list[Part]] = []
     for path in options.paths:
-        seen = survey(Path(path))
+        seen = survey(Path(path), options.places(path))
         if options.mode is Mode.LOG:
             found += [[part] for part in _log_parts(seen, options)]
         else:
@@ -143,7 +143,7 @@ def read_parts(wanted: Iterable[Part], options: StoreOptions) -> Iterator[Found]
     damages = 0
     surveys: dict[str, Survey] = {}
     for part in wanted:
-        for found in _read(part, surveys):
+        for found in _read(part, surveys, options):
             if found.records is None:
                 damages += 1
                 if options.on_damage is OnDamage.FAIL:
@@ -160,11 +160,11 @@ def read_parts(wanted: Iterable[Part], options: StoreOptions) -> Iterator[Found]
         log.warning("damaged parts: %d", damages)
 
 
-def _read(part: Part, surveys: dict[str, Survey]) -> Iterator[Found]:
+def _read(part: Part, surveys: dict[str, Survey], options: StoreOptions) -> Iterator[Found]:
     if isinstance(part, LogPart):
         return _read_log(part)
     if part.root not in surveys:
-        surveys[part.root] = survey(Path(part.root))
+        surveys[part.root] = survey(Path(part.root), options.places(part.root))
     return _read_queue(part, surveys[part.root])
 
 

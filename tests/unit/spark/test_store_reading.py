@@ -66,6 +66,16 @@ def test_every_record_of_the_log_is_read_once(store: Path) -> None:
     assert {each.file for each in found} <= {str(path) for path in (store / "commitlog").iterdir()}
 
 
+@pytest.mark.parametrize("mode", ["log", "queues"])
+def test_parts_that_lie_elsewhere_are_read(store: Path, tmp_path_factory: pytest.TempPathFactory, mode: str) -> None:
+    expected = places(read(options(store, mode=mode)))
+    other = tmp_path_factory.mktemp("other")
+    (store / "commitlog").rename(other / "log")
+    (store / "consumequeue").rename(other / "queues")
+    elsewhere = {"storePathCommitLog": str(other / "log"), "storePathConsumeQueue": str(other / "queues")}
+    assert places(read(options(store, mode=mode, **elsewhere))) == expected != []
+
+
 def test_queues_hold_what_consumers_see(store: Path) -> None:
     seen = survey(store)
     expected = [
@@ -197,6 +207,7 @@ def test_any_damage_costs_only_what_it_hits(
         ({"path": "x", "onDamge": "skip"}, "did you mean onDamage"),
         ({"path": "x", "startingTimestamp": "5", "endingTimestamp": "5"}, "startingTimestamp .5. is not before"),
         ({"path": "x", "paths": "{}"}, "the option paths"),
+        ({"path": "x,y", "storePathCommitLog": "z"}, "are parts of one store"),
     ],
 )
 def test_options_are_checked(given: dict[str, str], text: str) -> None:
