@@ -48,8 +48,8 @@ format: $(VENV)/.installed-dev ## Let ruff put the code into shape.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# One worker has all that asks Apache's shared brokers of one generation: see tests/interop/conftest.py.
-INTEROP = AGAINST=apache $(BIN)/pytest -n $(INTEROP_WORKERS) --dist loadgroup --no-loadscope-reorder tests/behaviour tests/interop
+# What runs in which worker, and what is full: see tests/interop/conftest.py.
+INTEROP = AGAINST=apache $(BIN)/pytest -n $(INTEROP_WORKERS) tests/behaviour tests/interop
 
 interop: setup ## Meet Apache RocketMQ's own clients, brokers and name servers, each kind of meeting once (needs Maven and a JDK).
 	$(BIN)/python -m interop.setup

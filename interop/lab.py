@@ -88,9 +88,12 @@ class Lab:
         serialize: Serialize = "JSON",
         timeout_s: float = RUN_TIMEOUT_S,
     ) -> JavaProgram:
-        """Run a Java program against the cluster to its end."""
+        """Run a Java program against the cluster to its end; a topic that it made by sending has a route then."""
         words = {"namesrv": cluster.namesrv, **arguments}
-        return run_java(version, program, words, serialize, timeout_s)
+        ended = run_java(version, program, words, serialize, timeout_s)
+        if program == "Produce":
+            wait_routed(cluster.namesrv, str(arguments["topic"]))
+        return ended
 
     def start(
         self,

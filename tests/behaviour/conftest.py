@@ -8,25 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from interop.lab import APACHE_CLUSTERS, OURS
 from tests.behaviour.clusters import Cluster
 
-_HERE = Path(__file__).resolve().parent
 _asked_for = os.environ.get("AGAINST", OURS)
 AGAINST = APACHE_CLUSTERS if _asked_for == "apache" else _asked_for.split()
 _running: dict[str, Cluster] = {}
-
-
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the cases of a RocketMQ in one worker of `--dist loadgroup`, so that it is started once."""
-    for item in items:
-        if item.path.is_relative_to(_HERE) and _asked_of(item):
-            item.add_marker(pytest.mark.xdist_group(f"behaviour {_asked_of(item)}"))
 
 
 @pytest.hookimpl(trylast=True)

@@ -7,10 +7,12 @@ with both generations. A kind of meeting that no other case has is never `full`.
 """
 
 import itertools
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,39 +23,56 @@ from interop.lab import OURS, Cluster, Lab
 
 _names = itertools.count(1)
 
-_HERE = Path(__file__).resolve().parent
-_APACHE = "apache"
-# Cases at a cluster that no other module has may run beside those at the module's other clusters.
-_PARTS = ("guarded", "cluster_name", "name")
+_HERE = "tests/interop/"
+_BEHAVIOUR = "tests/behaviour/"
+_VERSION = re.compile(r"\[.*?(\d+\.\d+\.\d+)")
+# All that ask the Apache brokers which they share. In one worker, so that of each generation one such broker runs.
+_AT_APACHE = frozenset(
+    f"{_HERE}test_{name}.py"
+    for name in (
+        *("apache_alone", "consumer_calls", "our_client", "pull_consumers", "queries_and_admin"),
+        *("spark_pipelines", "spark_sink", "spark_source", "statistics"),
+    )
+)
+# Each case starts its own servers, may run anywhere, and mostly waits.
+_BY_THEMSELVES = frozenset(f"{_HERE}test_{name}.py" for name in ("pop", "timers", "store_opening", "transactions"))
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Share the cases out to the workers of `--dist loadgroup`, longest groups first.
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Share the cases out to the workers, each of which has a laboratory of its own, by groups in their order.
 
-    Each worker has a laboratory of its own. All that ask one of the Apache brokers that many modules share say so with
-    `xdist_group("apache")`, and are in one worker, so that of each generation one such broker runs.
+    xdist's own way, `--dist loadgroup`, groups nothing with pytest 9.2.
     """
-    mine = [item for item in items if isinstance(item, pytest.Function) and item.path.is_relative_to(_HERE)]
-    for item in mine:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(_group(item)))
-    others = [item for item in items if item not in {*mine}]
-    items[:] = [*others, *sorted(mine, key=_place)]
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Groups(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+        def _split_scope(self, nodeid: str) -> str:
+            return _group(nodeid)
+
+    config.option.loadscopereorder = False
+    return Groups(config, log)
 
 
-def _group(item: pytest.Function) -> str:
-    """A case without a laboratory starts what it needs itself, and may run anywhere."""
-    params = item.callspec.params if hasattr(item, "callspec") else {}
-    part = next((str(params[name]) for name in _PARTS if name in params), "")
-    if part or "lab" in item.fixturenames:
-        return f"{item.path.stem} {part}".strip()
-    return item.name
+def _group(nodeid: str) -> str:
+    file = nodeid.partition("::")[0]
+    if file in _AT_APACHE:
+        return "at apache"
+    version = _VERSION.search(nodeid)
+    if file in _BY_THEMSELVES or version is None:
+        return nodeid
+    return f"{_BEHAVIOUR if file.startswith(_BEHAVIOUR) else file} {version[1]}"
 
 
-def _place(item: pytest.Function) -> int:
-    group = item.get_closest_marker("xdist_group")
-    return 0 if group is not None and group.args == (_APACHE,) else 1 if "lab" not in item.fixturenames else 2
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest groups first."""
+    items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> int:
+    file = item.nodeid.partition("::")[0]
+    order = (file in _AT_APACHE, file.startswith(_BEHAVIOUR), "guarded" in file, file in _BY_THEMSELVES, True)
+    return order.index(True)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -8,8 +8,6 @@ from interop.lab import APACHE_CLUSTERS, Lab
 from interop.messages import Load, check_arrived, seen_by_java, sent_by_java
 from interop.setup import CLIENT_VERSIONS
 
-pytestmark = pytest.mark.xdist_group("apache")
-
 
 @pytest.mark.parametrize(("cluster_name", "version"), list(zip(APACHE_CLUSTERS, CLIENT_VERSIONS, strict=True)))
 def test_a_java_message_crosses_apaches_own_broker(

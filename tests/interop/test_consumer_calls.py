@@ -28,7 +28,7 @@ RESET_BY_TIME = "offset.ResetOffsetByTimeCommand"
 
 Fresh = Callable[[str], str]
 
-pytestmark = [pytest.mark.xdist_group("apache"), pytest.mark.parametrize("version", CLIENT_VERSIONS)]
+pytestmark = pytest.mark.parametrize("version", CLIENT_VERSIONS)
 at_every_broker = pytest.mark.parametrize("cluster_name", ALL_CLUSTERS)
 
 

@@ -19,8 +19,6 @@ COUNT = 20
 LARGE_BODY_BYTES = 10_000
 FINDING_SECONDS = 60
 
-pytestmark = pytest.mark.xdist_group("apache")
-
 Fresh = Callable[[str], str]
 
 

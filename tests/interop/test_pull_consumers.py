@@ -26,8 +26,6 @@ COUNT = 40
 PATIENCE_SECONDS = 120
 FIRST = ConsumeFrom.FIRST_OFFSET
 
-pytestmark = pytest.mark.xdist_group("apache")
-
 Fresh = Callable[[str], str]
 
 

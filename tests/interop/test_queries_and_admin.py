@@ -26,7 +26,6 @@ CONFIG_UNKNOWN_TO = (("apache-4.9.7", "5.3.3"),)
 Fresh = Callable[[str], str]
 
 pytestmark = [
-    pytest.mark.xdist_group("apache"),
     pytest.mark.parametrize("version", CLIENT_VERSIONS),
     pytest.mark.parametrize("cluster_name", ALL_CLUSTERS),
 ]

@@ -29,7 +29,7 @@ from interop.messages import Load, Seen, index_of, sent_by_java
 from interop.our_client import SEND_TIMEOUT_MS, receive_ours, seen_by_us, send_ours
 from interop.setup import CLIENT_VERSIONS
 
-pytestmark = [pytest.mark.xdist_group("apache"), pytest.mark.filterwarnings("ignore")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 NEWEST = APACHE_CLUSTERS[-1]
 CLIENT_OF = dict(zip(APACHE_CLUSTERS, CLIENT_VERSIONS, strict=True))

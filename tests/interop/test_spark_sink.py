@@ -19,8 +19,6 @@ from tests.spark.mortal import die_in_commit
 
 ROWS = 60
 
-pytestmark = pytest.mark.xdist_group("apache")
-
 Fresh = Callable[[str], str]
 
 

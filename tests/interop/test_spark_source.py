@@ -23,7 +23,7 @@ from interop.lab import ALL_CLUSTERS, APACHE_CLUSTERS, Cluster, Lab
 from interop.our_client import SEND_TIMEOUT_MS
 from tests.spark.elsewhere import run
 
-pytestmark = [pytest.mark.xdist_group("apache"), pytest.mark.filterwarnings("ignore")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 ALL = ReadAllAvailable()
 COUNT = 150

@@ -15,8 +15,6 @@ SAMPLED_WITHIN_SECONDS = 45
 OUR_OWN_FIGURES = {"requestsTurnedAway"}
 OUR_OWN_KEYS = {"maxPullHold"}
 
-pytestmark = pytest.mark.xdist_group("apache")
-
 
 @pytest.fixture(params=CLIENT_VERSIONS)
 def version(request: pytest.FixtureRequest) -> str:
