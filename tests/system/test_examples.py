@@ -36,6 +36,11 @@ PRINTED = {
         "too late",
     ],
     "filters": ["fruit: apple melon", "dear: lamp melon"],
+    "finding": [
+        *["by id: two apples - keys order-17 customer-4"] * 2,
+        r"by key: two apples in queue [01] at 0",
+        "the queue ends at 1",
+    ],
     "guarded": ["let in: SEND_OK"],
     "hooks": ["sent to ex-hooks - SEND_OK", "refused: no sends on sundays"],
     "lite_pull_consumer": ["first second - committed True"],

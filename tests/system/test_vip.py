@@ -81,10 +81,12 @@ async def test_sends_and_commits_take_the_vip_channel_and_pulls_do_not(tmp_path:
         hooks = [hook] if hooked else []
         consumer = PushConsumer("g", config=client, consume_from=ConsumeFrom.FIRST_OFFSET, rpc_hooks=hooks)
         consumer.subscribe("t", "*", handler)
-        async with Producer("p", config=client, rpc_hooks=hooks) as producer, consumer:
+        async with Producer("p", config=client, rpc_hooks=hooks) as producer:
             result = await producer.send(Message("t", b"x"))
             await producer.send_oneway(Message("t", b"y"))
-            await got.wait()
+            await broker.registration.announce()
+            async with consumer:
+                await got.wait()
             assert (await producer.view_message("t", result.offset_msg_id)).body == b"x"
             assert await producer.max_offset(result.queue) >= 1
         assert {RequestCode.SEND_MESSAGE_V2, RequestCode.VIEW_MESSAGE_BY_ID, RequestCode.GET_MAX_OFFSET} <= vip
