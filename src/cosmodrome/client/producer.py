@@ -105,6 +105,7 @@ class Producer(Administration):
         )
         self._async_sends = AsyncSends(options.max_async_sends, options.max_async_bytes)
         self._packing = DaemonThreads(PACKING_THREADS, "cosmodrome-packing")
+        self._aside_from_bytes = max(COMPRESS_ASIDE_FROM_BYTES, options.compress_from_bytes)
         self._lines = Lines()  # for topics whose route is awaited, and for queues with a message that is not ready
 
     @property
@@ -402,7 +403,7 @@ class Producer(Administration):
             raise
 
     def _ready_unless_wrong(self, message: Message) -> Outgoing:
-        is_large = outgoing.body_size(message) >= max(COMPRESS_ASIDE_FROM_BYTES, self._options.compress_from_bytes)
+        is_large = outgoing.body_size(message) >= self._aside_from_bytes
         if is_large:
             outgoing.check_body(message.body, self._options.max_message_bytes)
         body, sys_flag = (message.body, 0) if is_large else self._pack(message.body)

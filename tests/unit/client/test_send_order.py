@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cosmodrome.blocking import Producer as BlockingProducer
 from cosmodrome.client import producer as producer_module
@@ -231,3 +233,36 @@ async def test_places_are_called_in_order_whenever_each_is_ready() -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
     assert went == [0, 1, 2, 3, 5]
     assert lines.is_empty("key")
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3), st.sampled_from(["go", "fail", "cancel"])), max_size=12)
+)
+def test_no_place_is_overtaken_however_long_each_takes(steps: list[tuple[int, int, str]]) -> None:
+    """Each enters some rounds after the one before, takes some to get ready, and may be gone before its turn."""
+
+    async def main() -> None:
+        lines, went = Lines(), list[int]()
+
+        async def go(number: int, rounds: int, way: str) -> None:
+            with lines.enter("key") as place:
+                for _ in range(rounds):
+                    await asyncio.sleep(0)
+                if way == "fail":
+                    return
+                await place.front()
+                went.append(number)
+
+        tasks = []
+        for number, (pause, rounds, way) in enumerate(steps):
+            tasks.append(asyncio.create_task(go(number, rounds, way)))
+            for _ in range(pause + 1):
+                await asyncio.sleep(0)
+            if way == "cancel":
+                tasks[-1].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert went == sorted(went)
+        assert set(went) >= {number for number, (_, _, way) in enumerate(steps) if way == "go"}
+        assert lines.is_empty("key")
+
+    asyncio.run(main())
