@@ -431,6 +431,14 @@ class Producer(Administration):
         return outgoing.packed_body(body, options.compress_from_bytes, options.compression_level, options.compression)
 
     def _ready_batch(self, messages: Sequence[Message]) -> Outgoing:
+        try:
+            return self._ready_batch_unless_wrong(messages)
+        except InvalidMessage as error:
+            if isinstance(messages, Sequence) and messages:
+                error.topic = error.topic or getattr(messages[0], "topic", "")
+            raise
+
+    def _ready_batch_unless_wrong(self, messages: Sequence[Message]) -> Outgoing:
         outgoing.check_batch(messages, self._options.max_message_bytes)
         first = messages[0]
         topic = self._sendable_topic(first.topic)

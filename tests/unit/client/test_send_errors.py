@@ -157,7 +157,14 @@ async def test_a_batch_and_a_queue_that_do_not_fit_are_named() -> None:
     async with fake_cluster(T=1) as cluster, Producer("g", cluster.namesrv, options=options) as producer:
         with pytest.raises(InvalidMessage) as raised:
             await producer.send_batch([Message("T", b"x" * 40)] * 3)
-        assert (raised.value.field, raised.value.limit) == ("messages", 100)
+        assert (raised.value.field, raised.value.limit, raised.value.topic) == ("messages", 100, "T")
+        nothing: Any = []
+        with pytest.raises(InvalidMessage) as raised:
+            await producer.send_batch(nothing)
+        assert (raised.value.field, raised.value.topic) == ("messages", "")
+        with pytest.raises(InvalidMessage) as raised:
+            await producer.send_batch([Message("T", b"x", properties={"": "x"})])
+        assert (raised.value.field, raised.value.topic) == ("properties", "T")
         with pytest.raises(InvalidMessage) as raised:
             await producer.send(Message("T", b"x"), MessageQueue("U", "broker-a", 0))
         assert (raised.value.field, raised.value.topic) == ("queue", "T")
