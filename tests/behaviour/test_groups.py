@@ -142,7 +142,11 @@ async def test_everybody_gets_what_is_broadcast_and_goes_on_where_its_file_says(
         await send_bodies(cluster, topic, second)
         await again.has(second)
         await late.has(first + second)
-    assert sorted(path.name for path in files[0].parent.iterdir()) == ["offsets.json", "offsets.json.bak"]
+    assert sorted(path.name for path in files[0].parent.iterdir()) == [
+        "offsets.json",
+        "offsets.json.bak",
+        "offsets.json.lock",
+    ]
     files[0].unlink()  # as a crash between two renames leaves it
     inbox = Inbox()
     async with broadcast(cluster, group, topic, inbox, files[0]):

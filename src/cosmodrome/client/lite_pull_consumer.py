@@ -295,6 +295,7 @@ class LitePullConsumer(Administration):
 
     async def _start(self) -> None:
         """After the first round our queues have their start offsets: what is sent from now on is received."""
+        self._offsets.open()
         self._membership.start()
         if self._tracer is not None:
             await self._tracer.start()
@@ -321,6 +322,7 @@ class LitePullConsumer(Administration):
             await self._tracer.stop()
         await self._queues.close()
         await self._instance.stop(consumer_group=self._group)
+        self._offsets.close()
 
     # --- taking messages
 
@@ -596,6 +598,12 @@ class _LeftAlone:
 
     def __init__(self, offsets: OffsetKeeper) -> None:
         self._offsets = offsets
+
+    def open(self) -> None:
+        self._offsets.open()
+
+    def close(self) -> None:
+        self._offsets.close()
 
     async def read(self, queue: MessageQueue) -> int | None:
         return await self._offsets.read(queue)

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from cosmodrome import state_file
 from cosmodrome.client.instance import Instance, stable_client_id
+from cosmodrome.client.one_owner import OneOwner
 from cosmodrome.client.own_offsets import OffsetStore, OwnOffsets
 from cosmodrome.client.pulling import pull
 from cosmodrome.client.time_search import first_since
@@ -44,6 +45,14 @@ _Place = tuple[str, str]
 
 
 class OffsetKeeper(Protocol):
+    def open(self) -> None:
+        """Begin to keep offsets; ClientError if another consumer keeps its own in the same place."""
+        ...
+
+    def close(self) -> None:
+        """End it, after the last offset was stored; twice is harmless."""
+        ...
+
     async def read(self, queue: MessageQueue) -> int | None:
         """What is stored for the group, None if nothing is; CosmodromeError if that can't be found out."""
         ...
@@ -93,6 +102,12 @@ class BrokerOffsets:
         self._begun: set[_Place] = set()  # where the broker is known to have an offset
         self._beginning: dict[_Place, asyncio.Event] = {}  # where the first one is on its way
         instance.on_connection_lost += [self._confirmed.clear, self._told.clear, self._begun.clear]
+
+    def open(self) -> None:
+        """Brokers keep offsets of any number of members."""
+
+    def close(self) -> None:
+        """Nothing is held."""
 
     async def read(self, queue: MessageQueue) -> int | None:
         header = QueryConsumerOffset(self._group, queue.topic, queue.queue_id)
@@ -204,7 +219,7 @@ class BrokerOffsets:
 class LocalOffsets:
     """In a file, in the layout of Java's offsets.json, replaced as a whole; the state before it is kept as `.bak`.
 
-    Without a path they are kept in memory only.
+    Without a path they are kept in memory only. While it is open, no other consumer may open the same file.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -214,6 +229,17 @@ class LocalOffsets:
             self._offsets |= _load(path)
         self._saved = dict(self._offsets)
         self._saving = asyncio.Lock()
+        self._owner = None if path is None else OneOwner(path)
+
+    def open(self) -> None:
+        if self._path is not None and self._owner is not None:
+            self._owner.take()
+            self._offsets |= _load(self._path)  # another consumer may have had it since
+            self._saved = dict(self._offsets)
+
+    def close(self) -> None:
+        if self._owner is not None:
+            self._owner.free()
 
     async def read(self, queue: MessageQueue) -> int | None:
         return self._offsets.get(queue)

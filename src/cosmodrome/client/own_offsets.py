@@ -46,6 +46,12 @@ class OwnOffsets:
         self._stored: dict[MessageQueue, int] = {}
         self._calling = asyncio.Lock()
 
+    def open(self) -> None:
+        """The application sees to it that its store is for one group."""
+
+    def close(self) -> None:
+        """The store stays the application's."""
+
     async def read(self, queue: MessageQueue) -> int | None:
         offset = await self._call(self._store.read, unwrap_queue(self._namespace, queue))
         if offset is None:

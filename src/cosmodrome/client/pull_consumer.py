@@ -153,6 +153,7 @@ class PullConsumer(Administration):
     # --- starting and stopping
 
     async def _start(self) -> None:
+        self._offsets.open()
         self._membership.start()
         settled = await self._membership.join()
         self._tasks = {
@@ -164,6 +165,7 @@ class PullConsumer(Administration):
         await cancelled(self._tasks)
         await self._offsets.commit(self._consumed)
         await self._instance.stop(consumer_group=self._group)
+        self._offsets.close()
 
     async def _commits(self) -> None:
         while True:

@@ -168,7 +168,7 @@ class PushConsumer(Administration):
         role = Role(self._group, ConsumeType.PASSIVELY, model, consume_from, check_strategy(strategy))
         self._membership = Membership(role, self._config, self._clock, rpc_hooks=rpc_hooks)
         self._instance = self._membership.instance
-        offsets = offset_keeper(
+        offsets = self._offsets = offset_keeper(
             model,
             self._instance,
             self._group,
@@ -351,6 +351,7 @@ class PushConsumer(Administration):
     async def _start(self) -> None:
         """After the first round our queues have their start offsets: what is sent from now on is received."""
         self._started_ms = self._clock.now_ms()
+        self._offsets.open()
         self._membership.start()
         self._calls.start()
         if self._tracer is not None:
@@ -389,6 +390,7 @@ class PushConsumer(Administration):
             await self._tracer.stop()
         await self._queues.close()
         await self._instance.stop(consumer_group=self._group)
+        self._offsets.close()
 
     def pause(self) -> None:
         """Pull no more until `resume`; what is here already is handled. The queues stay ours."""

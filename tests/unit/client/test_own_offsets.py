@@ -209,3 +209,31 @@ def test_who_keeps_broadcast_offsets_in_memory_only_is_told(tmp_path: Path, capl
     assert not caplog.text
     PushConsumer("g", "127.0.0.1:9876", model=MessageModel.BROADCASTING)
     assert "offsets kept in memory only, a restart forgets them: group=g; give offsets_dir" in caplog.text
+
+
+@pytest.mark.parametrize("make", [PushConsumer, LitePullConsumer, PullConsumer])
+async def test_a_file_of_offsets_belongs_to_one_consumer_at_a_time(tmp_path: Path, make: Any) -> None:
+    async with fake_cluster(T=1) as cluster:
+        first, second, last = (make("g", cluster.namesrv, offsets_dir=tmp_path, **BROADCAST) for _ in range(3))
+        for consumer in (first, second, last):
+            if isinstance(consumer, PushConsumer):
+                consumer.subscribe("T", "*", print)
+        async with first:
+            with pytest.raises(ClientError, match=r"offsets\.json belongs to another consumer that runs"):
+                await second.start()
+        async with last:
+            assert last.running
+
+
+async def test_a_consumer_that_is_made_before_another_ends_goes_on_where_that_one_was(tmp_path: Path) -> None:
+    inbox, again = Inbox(), Inbox()
+    async with fake_cluster(T=1) as cluster:
+        first = consumer_of(cluster, inbox, offsets_dir=tmp_path, **BROADCAST)
+        second = consumer_of(cluster, again, offsets_dir=tmp_path, **BROADCAST)
+        async with first:
+            await cluster.broker.append("T", 0, b"x")
+            await inbox.wait_for(1)
+        await cluster.broker.append("T", 0, b"y")
+        async with second:
+            await again.wait_for(1)
+    assert again.bodies == [b"y"]
