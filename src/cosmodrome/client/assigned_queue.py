@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from cosmodrome.client.consume_stats import ConsumeStatistics
-from cosmodrome.client.described import described_queue, duration
+from cosmodrome.client.described import described_queue, duration, quoted
 from cosmodrome.client.incoming import received_messages
 from cosmodrome.client.instance import Instance
 from cosmodrome.client.offsets import OffsetKeeper
@@ -123,6 +123,10 @@ class AssignedQueue(Puller):
         return True
 
     @property
+    def _named(self) -> str:
+        return described_queue(self._group, self.queue)
+
+    @property
     def _pause_ms(self) -> int:
         return self._pace.pull_interval_ms
 
@@ -173,7 +177,8 @@ class AssignedQueue(Puller):
     async def _move(self, offset: int, reason: str | None) -> None:
         """The broker has nothing at our offset, or an operator wants us elsewhere: go on there, and let go of what came
         before."""
-        log.warning("%s at %d is told %s; going on at %d", self.queue, self.process.next_offset, reason, offset)
+        ids, before = described_queue(self._group, self.queue), self.process.next_offset
+        log.warning("offset moved: %s from=%d to=%d reason=%s", ids, before, offset, quoted(reason or "not told"))
         self.restart_at(offset)
         await self._offsets.commit({self.queue: offset})
 

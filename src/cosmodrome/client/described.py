@@ -34,7 +34,11 @@ def described(group: str, messages: Sequence[ReceivedMessage]) -> str:
 
 
 def described_queue(group: str, queue: MessageQueue) -> str:
-    return f"group={group} topic={queue.topic} broker={queue.broker_name} queue={queue.queue_id}"
+    return f"group={group} {queue_ids(queue)}"
+
+
+def queue_ids(queue: MessageQueue) -> str:
+    return f"topic={queue.topic} broker={queue.broker_name} queue={queue.queue_id}"
 
 
 def next_delay(message: ReceivedMessage, delay_level: int, limit: int | None = None) -> str:

@@ -303,7 +303,7 @@ async def drained(workers: Iterable[asyncio.Task[None]], timeout_ms: int, but_fo
     if running:
         _, running = await asyncio.wait(running, timeout=timeout_ms / 1000)
     if running:
-        log.warning("%d handlers did not end in %d ms; others will get their messages", len(running), timeout_ms)
+        log.warning("handlers not ended by the stop: count=%d timeout=%s", len(running), duration(timeout_ms))
         for worker in running:
             worker.cancel()
         _, running = await asyncio.wait(running, timeout=CANCEL_SECONDS)

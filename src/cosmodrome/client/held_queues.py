@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from cosmodrome.client.assigned_queue import AssignedQueue, Deliver, Pace
 from cosmodrome.client.consume_stats import ConsumeStatistics
+from cosmodrome.client.described import described_queue
 from cosmodrome.client.lifecycle import cancelled, going_on
 from cosmodrome.client.locks import BrokerLocks
 from cosmodrome.client.membership import Membership, Subscribed
@@ -128,7 +129,8 @@ class HeldQueues:
             if offset is None:
                 offset = await self._reading.start_rule.offset(self._instance, queue, self._reading.group, self._clock)
         except CosmodromeError as error:
-            log.warning("%s is left for the next round: %s", queue, error)
+            ids = described_queue(self._reading.group, queue)
+            log.warning("start offset not found, asked again in the next round: %s error=%s", ids, error)
             return None
         return offset
 

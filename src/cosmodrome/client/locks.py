@@ -7,6 +7,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 
+from cosmodrome.client.described import queue_ids
 from cosmodrome.client.instance import Instance
 from cosmodrome.client.lifecycle import going_on
 from cosmodrome.clock import Clock
@@ -147,7 +148,7 @@ class BrokerLocks:
         )
         lost.update(*filter(None, answers), self._table.take_lapsed(self._clock.now_ms()))
         if lost:
-            log.warning("no longer locked for us: %s", ", ".join(map(str, sorted(lost))))
+            log.warning("locks lost: group=%s queues=%s", self._group, ", ".join(map(queue_ids, sorted(lost))))
             self.on_lost(lost)
         return None not in answers
 

@@ -211,7 +211,7 @@ class Membership:
             if refusal.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise
         except CosmodromeError as error:
-            log.warning("filter for %s not checked: %s", wanted.topic, error)
+            log.warning("filter not checked: group=%s topic=%s error=%s", self._role.group, wanted.topic, error)
 
     async def run(self, settled: bool) -> None:
         while True:
@@ -260,7 +260,7 @@ class Membership:
                 self._note_missing(topic)
                 self.reach.is_reached = True
             except CosmodromeError as error:
-                log.warning("no route for %s: %s", topic, error)
+                log.warning("route not found: group=%s topic=%s error=%s", self._role.group, topic, error)
                 self.instance.note_refusal(error)
         return routes
 
@@ -292,7 +292,7 @@ class Membership:
         try:
             mine = await self._share(route, members)
         except CosmodromeError as error:
-            log.warning("queues of %s stay as they are: %s", topic, error)
+            log.warning("queues not shared out: group=%s topic=%s error=%s", self._role.group, topic, error)
             return _Outcome(settled=False, changed=False)
         held = {queue for queue in self._holder.held if queue.topic == topic}
         lost, new = held - mine.queues, mine.queues - held
@@ -300,7 +300,13 @@ class Membership:
         taken = await self._holder.acquire(new, subscribed)
         changed = bool(lost or taken)
         if changed:
-            log.info("%s: %d queues of %s", self.instance.client_id, len(mine.queues), topic)
+            log.info(
+                "queues assigned: group=%s client=%s topic=%s queues=%s",
+                self._role.group,
+                self.instance.client_id,
+                topic,
+                ",".join(f"{queue.broker_name}/{queue.queue_id}" for queue in sorted(mine.queues)) or "none",
+            )
             if self._on_share is not None:
                 self._on_share(topic, route.subscribe_queues, mine.queues)
         return _Outcome(settled=mine.is_final and let_go and taken == new, changed=changed)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from cosmodrome import state_file
+from cosmodrome.client.described import described_queue
 from cosmodrome.client.instance import Instance, stable_client_id
 from cosmodrome.client.one_owner import OneOwner
 from cosmodrome.client.own_offsets import OffsetStore, OwnOffsets
@@ -162,9 +163,9 @@ class BrokerOffsets:
         try:
             await self._store(queue, offset)
         except CosmodromeError as error:
-            log.warning("offset %d of %s not committed: %s", offset, queue, error)
+            log.warning("offset not committed: %s offset=%d error=%s", self._named(queue), offset, error)
         except Exception:  # a hook may raise anything
-            log.exception("offset %d of %s not committed", offset, queue)
+            log.exception("offset not committed: %s offset=%d", self._named(queue), offset)
 
     async def _store(self, queue: MessageQueue, offset: int) -> None:
         place = _place(queue)
@@ -206,10 +207,13 @@ class BrokerOffsets:
                 self._on_its_way(queue, offset)
                 await self._instance.caller.oneway(address, self._request(queue, offset, oneway=True))
             except ClientError as error:
-                log.warning("offset %d of %s not committed: %s", offset, queue, error)
+                log.warning("offset not committed: %s offset=%d error=%s", self._named(queue), offset, error)
             else:
                 if self._is_master(queue, address):
                     self._told[queue] = offset
+
+    def _named(self, queue: MessageQueue) -> str:
+        return described_queue(self._group, queue)
 
     def _request(self, queue: MessageQueue, offset: int, *, oneway: bool = False) -> Command:
         header = UpdateConsumerOffset(self._group, queue.topic, queue.queue_id, offset)
@@ -271,7 +275,7 @@ class LocalOffsets:
         try:
             await self.store(offsets)
         except ClientError as error:
-            log.warning("offsets are not saved: %s", error)
+            log.warning("offsets not saved: %s", error)
 
     commit_soon = commit
 

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import NamedTuple
 
+from cosmodrome.client.described import queue_ids
 from cosmodrome.client.instance import Instance
 from cosmodrome.clock import Clock
 from cosmodrome.codes import RequestCode, ResponseCode
@@ -90,12 +91,12 @@ class Puller(ABC):
                 return FLOW_CONTROL_RETRY_MS
             if refusal.code in _STRANGER:
                 self._instance.heartbeat_soon()
-            log.warning("pull of %s refused: %s", self.queue, refusal)
+            log.warning("pull refused: %s error=%s", self._named, refusal)
         except ClientError as error:
             self._instance.routes.doubt()
-            log.warning("pull of %s failed: %s", self.queue, error)
+            log.warning("pull failed: %s error=%s", self._named, error)
         except Exception:  # whatever it was, the queue must not be left unread
-            log.exception("pull of %s failed", self.queue)
+            log.exception("pull failed: %s", self._named)
         return PULL_RETRY_MS
 
     async def _pull(self) -> bool:
@@ -105,6 +106,11 @@ class Puller(ABC):
         await self._take(*answer)
         is_stuck = answer.offsets.next_begin_offset <= answer.request.queue_offset
         return not (is_stuck and answer.reply.code == ResponseCode.PULL_RETRY_IMMEDIATELY)
+
+    @property
+    def _named(self) -> str:
+        """The queue as log lines name it."""
+        return queue_ids(self.queue)
 
     @property
     def _pause_ms(self) -> int:
