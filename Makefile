@@ -48,7 +48,7 @@ format: $(VENV)/.installed-dev ## Let ruff put the code into shape.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# What runs in which worker, and what is full: see tests/interop/conftest.py.
+# What runs in which worker: interop/groups.py. What is full: tests/interop/conftest.py.
 INTEROP = AGAINST=apache $(BIN)/pytest -n $(INTEROP_WORKERS) tests/behaviour tests/interop
 
 interop: setup ## Meet Apache RocketMQ's own clients, brokers and name servers, each kind of meeting once (needs Maven and a JDK).

@@ -29,7 +29,7 @@ class ChildError(Exception):
 
 
 class Speaker:
-    """Somebody who tells things line by line, in a thread of his own; standard error goes to a log file."""
+    """A source of lines that come in a thread of their own; each is kept, and what goes wrong is in a log file."""
 
     def __init__(self, name: str, log: Path) -> None:
         self.name = name
@@ -73,7 +73,7 @@ class Speaker:
         self.lines.append(line)
 
     def hear(self, line: str) -> None:
-        """Take a line, and wake whoever waits for it."""
+        """Take a line, and wake those that wait for it."""
         with self._heard:
             self.take(line)
             self._heard.notify_all()

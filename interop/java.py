@@ -48,7 +48,7 @@ class JavaHost(Child):
         return self._log
 
     def start(self, job: JavaProgram, program: str, words: Sequence[str]) -> str:
-        """Start a job, which hears from now on what it tells; its id."""
+        """Start a job, which hears from now on what it tells; return its id."""
         job_id = str(next(self._ids))
         self._jobs[job_id] = job
         self.command("start", job_id, program, *words)
@@ -86,7 +86,7 @@ class JavaHosts:
             return found
 
     def alone(self, version: str, serialize: Serialize) -> JavaHost:
-        """One that nobody else has."""
+        """Start a host for one program only."""
         with self._starting:
             self._alone.append(self._start(version, serialize))
             return self._alone[-1]

@@ -28,7 +28,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def _asked_of(item: pytest.Item) -> str:
-    """Which RocketMQ a case is about; empty if it is about none."""
+    """Return the name of the RocketMQ that a case is about; empty if it is about none."""
     params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
     return str(params.get("against", ""))
 

@@ -7,7 +7,6 @@ with both generations. A kind of meeting that no other case has is never `full`.
 """
 
 import itertools
-import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -18,24 +17,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from interop.groups import group, place
 from interop.java import hosts
 from interop.lab import OURS, Cluster, Lab
 
 _names = itertools.count(1)
-
-_HERE = "tests/interop/"
-_BEHAVIOUR = "tests/behaviour/"
-_VERSION = re.compile(r"\[.*?(\d+\.\d+\.\d+)")
-# All that ask the Apache brokers which they share. In one worker, so that of each generation one such broker runs.
-_AT_APACHE = frozenset(
-    f"{_HERE}test_{name}.py"
-    for name in (
-        *("apache_alone", "consumer_calls", "our_client", "pull_consumers", "queries_and_admin"),
-        *("spark_pipelines", "spark_sink", "spark_source", "statistics"),
-    )
-)
-# Each case starts its own servers, may run anywhere, and mostly waits.
-_BY_THEMSELVES = frozenset(f"{_HERE}test_{name}.py" for name in ("pop", "timers", "store_opening", "transactions"))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -48,31 +34,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Groups(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
         def _split_scope(self, nodeid: str) -> str:
-            return _group(nodeid)
+            return group(nodeid)
 
     config.option.loadscopereorder = False
     return Groups(config, log)
 
 
-def _group(nodeid: str) -> str:
-    file = nodeid.partition("::")[0]
-    if file in _AT_APACHE:
-        return "at apache"
-    version = _VERSION.search(nodeid)
-    if file in _BY_THEMSELVES or version is None:
-        return nodeid
-    return f"{_BEHAVIOUR if file.startswith(_BEHAVIOUR) else file} {version[1]}"
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the longest groups first."""
-    items.sort(key=_place)
-
-
-def _place(item: pytest.Item) -> int:
-    file = item.nodeid.partition("::")[0]
-    order = (file in _AT_APACHE, file.startswith(_BEHAVIOUR), "guarded" in file, file in _BY_THEMSELVES, True)
-    return order.index(True)
+    items.sort(key=lambda item: place(item.nodeid))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -2,6 +2,7 @@
 no process outlives the run that started it."""
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import pytest
 
 from interop.apache import wait_settled
 from interop.child import Child
+from interop.groups import group, place
 from interop.messages import Load, Seen, Sent, body, check_arrived, check_same, index_of, offset_msg_id
 
 BROKER = "127.0.0.1:10911"
@@ -101,10 +103,22 @@ def test_a_body_tells_its_index_only_when_whole() -> None:
         index_of(body(12, 100)[:-1] + b"?")
 
 
+def test_all_that_ask_the_shared_apache_brokers_are_in_one_worker_and_begin_first() -> None:
+    asks = re.compile(r"^from interop\.lab import .*(ALL|APACHE)_CLUSTERS", re.MULTILINE)
+    files = [file for file in Path(__file__).parent.glob("test_*.py") if asks.search(file.read_text())]
+    cases = [f"tests/interop/{file.name}::test_it[{version}]" for file in files for version in ("4.9.7", "5.3.3")]
+    assert len({*map(group, cases)}) == 1
+    assert {*map(place, cases)} == {0}
+    others = ["tests/interop/test_pop.py::test_it", "tests/behaviour/test_groups.py::test_it[apache-4.9.7]"]
+    assert min(map(place, others)) > 0
+    assert len({group(cases[0]), *map(group, others)}) == 3
+
+
 PARENT = """
 import sys
 from pathlib import Path
 from interop.child import Child
+from interop.groups import group, place
 print(Child("child", ["sleep", "600"], Path(sys.argv[1])).pid, flush=True)
 sys.stdin.read()
 """
@@ -120,7 +134,7 @@ def test_a_child_ends_with_the_process_that_started_it_however_that_ends(tmp_pat
 
 
 def is_running(pid: int) -> bool:
-    """Whether it does something still: one that ended may wait for whoever asks how."""
+    """Tell whether a process does something still: one that ended stays in the table until its parent asks how."""
     status = Path(f"/proc/{pid}/stat")
     try:
         return status.read_text().rpartition(")")[2].split()[0] != "Z"
