@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from cosmodrome.spark import session
 from cosmodrome.testing import Cluster
 from tests.spark.helpers import Read, Streams
-
-# Sparks of tests end before the optimising compiler has earned its keep. Those in other processes inherit this.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+from tests.spark.home import spark_home
 
 HERE = Path(__file__).parent
 SPARK_TESTS = "tests/spark/"
@@ -45,6 +42,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return SPARK_TESTS if shares else nodeid
 
     return SparkTogether(config, log)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _home() -> Iterator[None]:
+    """Of all Sparks here; those in other processes inherit it."""
+    with spark_home() as settings, pytest.MonkeyPatch.context() as patch:
+        for name, value in settings.items():
+            patch.setenv(name, value)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -56,10 +56,14 @@ class Command:
         assert self._process.stderr is not None
         self._errors.extend(self._process.stderr)
 
+    @property
+    def errors(self) -> str:
+        return "".join(self._errors)
+
     def wait_for_rows(self, rows: int) -> None:
         def has_come() -> bool:
             if self._process.poll() is not None:
-                raise AssertionError(f"it ended: {''.join(self._errors)}")
+                raise AssertionError(f"it ended: {self.errors}")
             return any(line.get("totalRows", 0) >= rows for line in list(self.lines))
 
         eventually(has_come)
@@ -122,7 +126,7 @@ def test_an_archive_holds_every_message_once_through_kills(cluster: Cluster, top
         terminated.wait_for_rows(250)
         assert terminated.signal(signal.SIGTERM) == 0
     with command(*run, "--once", "--set", "source.maxOffsetsPerTrigger=5000") as last:
-        assert last.wait() == 0
+        assert last.wait() == 0, last.errors
         finished = last.lines[-1]
         assert finished["event"] == "finished"
         assert 0 < finished["rows"] < MESSAGES - 700
@@ -144,7 +148,7 @@ def test_a_query_from_the_command_line(cluster: Cluster, topic: str) -> None:
     with command(
         *("sql", query, "--schema", "price long", "-n", cluster.namesrv, "--master", "local[1]", "-o", "json")
     ) as asked:
-        assert asked.wait() == 0
+        assert asked.wait() == 0, asked.errors
     assert asked.lines == [
         {"tags": "t0", "total": 6, "last": '{"price": 4}'},
         {"tags": "t1", "total": 9, "last": '{"price": 5}'},
