@@ -61,7 +61,7 @@ output_option = click.option(
     show_default=True,
     help="json prints one object a line, for scripts.",
 )
-host_option = click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+host_option = click.option("--host", help="Address to listen on.  [default: 127.0.0.1]")
 
 
 def _config_option(kind: str) -> Callable[[C], C]:

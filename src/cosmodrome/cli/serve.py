@@ -39,6 +39,7 @@ from cosmodrome.nameserver.server import NameServer
 from cosmodrome.net.addresses import EVERY_ADDRESS, advertised_host
 from cosmodrome.net.loop import run
 from cosmodrome.net.server import CannotListen
+from cosmodrome.properties_file import place
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ _BROKER_CONFIGS = (BrokerConfig, StoreConfig, NetConfig)
 @config_option
 def up(
     data_dir: str,
-    host: str,
+    host: str | None,
     namesrv_port: int,
     broker_port: int | None,
     console_port: int,
@@ -75,14 +76,21 @@ def up(
 ) -> None:
     """Start a name server and a broker in one process. Ctrl-C stops both cleanly."""
     properties = _properties(config_file, *_BROKER_CONFIGS)
+    if given := properties.get("namesrvAddr"):
+        raise ConfigError(
+            f"{place(properties, 'namesrvAddr')}namesrvAddr={given} is refused: `cosmodrome up` starts a name server of "
+            "its own. Remove the key, or start `cosmodrome broker` with this file"
+        )
     data = Path(data_dir)
-    namesrv_config = NameServerConfig(
-        bind_address=host, listen_port=namesrv_port, kv_config_path=str(data / "namesrv" / "kvConfig.json")
-    )
     setup = _broker_setup(
         properties,
         {"bind_address": host, "listen_port": broker_port},
         store=None if "storePathRootDir" in properties else str(data / DEFAULT_BROKER_NAME),
+    )
+    namesrv_config = NameServerConfig(
+        bind_address=setup.broker.bind_address,
+        listen_port=namesrv_port,
+        kv_config_path=str(data / "namesrv" / "kvConfig.json"),
     )
     run(_up(namesrv_config, setup, brokers, data, config_file))
 
@@ -93,7 +101,7 @@ async def _up(
     started = time.monotonic()
     stop = _stop_on_signal()
     with _usable(data):
-        name_server = NameServer(namesrv_config, NetConfig(), SystemClock())
+        name_server = NameServer(namesrv_config, setup.net, SystemClock())
     with _listening("--host or --namesrv-port"):
         await name_server.start()
     setup = setup._replace(broker=dataclasses.replace(setup.broker, namesrv_addr=name_server.address))
@@ -138,7 +146,7 @@ def _ready_text(name_server: str, broker: Broker, data: Path, brokers: int, seco
 
 @click.command()
 @name_server_config_option
-@click.option("--host", help="Address to listen on.  [default: 127.0.0.1]")
+@host_option
 @click.option("--port", type=PORT, help=f"Port to listen on.  [default: {DEFAULT_NAMESRV_PORT}]")
 @click.option(
     "--kv-config",
@@ -185,7 +193,7 @@ def _default_kv_config(port: int) -> Path:
 @click.option("-n", "--namesrv", envvar="NAMESRV_ADDR", metavar="HOST:PORT[;…]", help="Name servers to register with.")
 @config_option
 @click.option("--store", type=click.Path(file_okay=False), help="Store folder; one that Apache wrote will do.")
-@click.option("--host", help="Address to listen on.  [default: 127.0.0.1]")
+@host_option
 @click.option("--port", type=PORT, help=f"Port to listen on.  [default: {DEFAULT_BROKER_PORT}]")
 @click.option("--name", help=f"The broker's name.  [default: {DEFAULT_BROKER_NAME}]")
 def broker(

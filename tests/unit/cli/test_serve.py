@@ -252,6 +252,38 @@ def test_who_listens_everywhere_says_where_clients_are_told_to_come(
     assert f"clients on other machines are told to come to {told} and cannot; set brokerIP1" in caplog.text
 
 
+def test_up_listens_where_the_file_says_unless_the_command_line_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("bindAddress=127.0.0.3\nmappedFileSizeCommitLog=1048576\nmaxHashSlotNum=100\nmaxIndexNum=400\n")
+    bound: list[str] = []
+
+    async def stopped_at_once(broker: Broker, _stop: asyncio.Event) -> None:
+        bound.append(broker.address.partition(":")[0] + " " + broker.config.namesrv_addr.partition(":")[0])
+        stop = asyncio.Event()
+        stop.set()
+        await run(broker, stop)
+
+    run = Broker.run
+    monkeypatch.setattr(Broker, "run", stopped_at_once)
+    for flags in ([], ["--host", "127.0.0.4"]):
+        done = invoked(*UP, str(tmp_path / "data"), "-c", str(conf), *flags)
+        assert done.exit_code == 0, done.output
+    assert bound == ["127.0.0.3 127.0.0.3", "127.0.0.4 127.0.0.4"]
+
+
+def test_up_does_not_leave_the_name_servers_of_its_file_unasked(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("# mine\nnamesrvAddr=10.0.0.1:9876\n")
+    done = invoked(*UP, str(tmp_path / "data"), "-c", str(conf))
+    assert (done.exit_code, done.output) == (
+        1,
+        f"Error: {conf}:2: namesrvAddr=10.0.0.1:9876 is refused: `cosmodrome up` starts a name server of its own. "
+        "Remove the key, or start `cosmodrome broker` with this file\n",
+    )
+
+
 # --- ports
 
 
