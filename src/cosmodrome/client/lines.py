@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Hashable
+from itertools import takewhile
 from types import TracebackType
 from typing import Self
 
@@ -43,6 +44,11 @@ class Lines:
     def is_first(self, place: Place) -> bool:
         return self._places[place.key][0] is place
 
+    def is_next(self, place: Place) -> bool:
+        """Whether all places before this one have been called."""
+        before = takewhile(lambda other: other is not place, self._places[place.key])
+        return all(other.is_left or other.is_called for other in before)
+
     def drop(self, place: Place) -> None:
         """The place was left: those behind it may go on, unless they wait for others as well."""
         places = self._places[place.key]
@@ -71,11 +77,13 @@ class Place:
     async def front(self) -> None:
         """Return when every place before this one is left, or goes on just before it."""
         self._turn = asyncio.get_running_loop().create_future()
-        self._lines.call_up(self.key)
-        if not self._turn.done():
+        if not self._lines.is_next(self):
             await self._turn
-        elif not self._lines.is_first(self):
+            return
+        self._turn.set_result(None)
+        if not self._lines.is_first(self):
             await asyncio.sleep(0)  # those before it have been called and go on first
+        self._lines.call_up(self.key)  # not before: they would not wait for this one
 
     def call(self) -> bool:
         """Let the place go on; False if it is not ready."""
