@@ -12,7 +12,6 @@ import sys
 import tempfile
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -29,7 +28,7 @@ from rich.table import Table
 
 from cosmodrome import Message
 from cosmodrome.blocking import Producer
-from cosmodrome.spark import session
+from cosmodrome.spark import quiet_session
 
 TOPIC = "orders"
 CITIES = ("Berlin", "Hamburg", "Köln", "Leipzig", "München", "Ulm")
@@ -171,19 +170,13 @@ def node(data: Path) -> Iterator[str]:
 
 @contextmanager
 def spark_session() -> Iterator[SparkSession]:
-    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     cores = len(os.sched_getaffinity(0))
-    made = session(
-        "orders",
-        f"local[{cores}]",
-        **{
-            "spark.sql.shuffle.partitions": cores,
-            "spark.sql.session.timeZone": "UTC",
-            "spark.log.level": "ERROR",
-            "spark.ui.showConsoleProgress": "false",  # there are bars enough
-            "spark.driver.memory": "2g",
-        },
-    )
+    settings = {
+        "spark.sql.shuffle.partitions": cores,
+        "spark.sql.session.timeZone": "UTC",
+        "spark.driver.memory": "2g",
+    }
+    made = quiet_session("orders", f"local[{cores}]", **settings)  # there are bars enough
     on_stop(lambda _signal, _frame: stopping.set())  # Spark does not like to be interrupted in the midst of a call
     try:
         yield made

@@ -34,6 +34,10 @@ SESSION = """
 from cosmodrome.spark import session
 session()
 """
+QUIET_SESSION = """
+from cosmodrome.spark import quiet_session
+quiet_session()
+"""
 REGISTER = """
 from cosmodrome.spark import register
 register(None)
@@ -64,14 +68,14 @@ def test_everything_else_works_without_spark() -> None:
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
 
 
-@pytest.mark.parametrize("call", [SESSION, REGISTER, LISTENER])
+@pytest.mark.parametrize("call", [SESSION, QUIET_SESSION, REGISTER, LISTENER])
 def test_what_needs_spark_says_what_to_install(call: str) -> None:
     done = run(WITHOUT_SPARK + call)
     assert done.returncode == 1
     assert "pip install 'cosmodrome[spark]', and install a Java 17 runtime or later" in done.stderr
 
 
-@pytest.mark.parametrize("call", [SESSION, REGISTER, LISTENER])
+@pytest.mark.parametrize("call", [SESSION, QUIET_SESSION, REGISTER, LISTENER])
 def test_an_old_spark_is_called_what_it_is(call: str) -> None:
     done = run(OLD_SPARK + call)
     assert done.returncode == 1

@@ -7,7 +7,6 @@ import os
 import re
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from cosmodrome.errors import CallTimeout, ConfigError, ConnectionFailed, CosmodromeError
 from cosmodrome.pipelines.definition import Pipeline
 from cosmodrome.pipelines.outcome import Outcome
-from cosmodrome.spark.sessions import session
+from cosmodrome.spark.sessions import ON_TERMINALS, quiet_session, session, without_pandas_warning
 from cosmodrome.spark.watching import lag, rows_and_rate
 
 if TYPE_CHECKING:
@@ -32,10 +31,6 @@ SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
 }
-# A Python worker of Spark has a last word when Spark has hung up already. Over a Unix socket that fails at once, and
-# where the machine is busy its traceback stands on the terminal; over TCP nobody minds.
-_ON_TERMINALS = {"spark.ui.showConsoleProgress": "false", "spark.python.unix.domain.socket.enabled": "false"}
-_QUIET = f"-Dlog4j2.configurationFile=file:{Path(__file__).parent / 'log4j2.properties'}"
 _CALL = re.compile(r"^An error occurred while calling \S+\. : (?:[\w.$]+(?:Exception|Error): )?")
 # What a worker says of a function that raised: the last place of its traceback, and what came there.
 _RAISED = re.compile(
@@ -248,20 +243,18 @@ def open_session(name: str, master: str, settings: Mapping[str, str], python_pat
     if python_path:
         known = os.environ.get("PYTHONPATH")
         os.environ["PYTHONPATH"] = f"{python_path}{os.pathsep}{known}" if known else python_path
-    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+    without_pandas_warning()
     for repeater in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(repeater).setLevel(logging.CRITICAL)  # they say what we say, with a stack
     try:
-        return session(name, master, **{**SETTINGS, **({} if remote else _ON_TERMINALS | _quiet()), **settings})
+        # On the terminal Spark says what a user needs, unless more is asked for with -v.
+        if not log.isEnabledFor(logging.INFO):
+            return quiet_session(name, master, **{**SETTINGS, **settings})
+        return session(name, master, **{**SETTINGS, **({} if remote else ON_TERMINALS), **settings})
     except CosmodromeError:
         raise
     except Exception as error:
         raise explained(error, f"Spark does not start with master {master}") from error
-
-
-def _quiet() -> dict[str, str]:
-    """With this, Spark says on the terminal what a user needs, unless more is asked for with -v."""
-    return {} if log.isEnabledFor(logging.INFO) else {"spark.driver.extraJavaOptions": _QUIET}
 
 
 def explained(error: BaseException, what: str = "") -> CosmodromeError:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
 from shutil import which
 from typing import TYPE_CHECKING, Any
 
 from cosmodrome.errors import ConfigError
+from cosmodrome.spark.java_output import java_warning_dropped
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,6 +36,13 @@ _LOCAL_SETTINGS = {
 }
 
 
+# A Python worker of Spark has a last word when Spark has hung up already. Over a Unix socket that fails at once, and
+# where the machine is busy its traceback stands on the terminal; over TCP nobody minds.
+ON_TERMINALS = {"spark.ui.showConsoleProgress": "false", "spark.python.unix.domain.socket.enabled": "false"}
+_ERRORS_ONLY = f"-Dlog4j2.configurationFile=file:{Path(__file__).parent / 'log4j2.properties'}"
+_QUIET_SETTINGS = {**ON_TERMINALS, "spark.driver.extraJavaOptions": _ERRORS_ONLY}
+
+
 class SparkMissing(ConfigError):
     """What Spark needs is not installed here."""
 
@@ -43,6 +54,19 @@ def session(app_name: str = "cosmodrome", master: str = "local[*]", **conf: Any)
     `python3` of the PATH unless told otherwise, and one without this package knows no format `rocketmq`; so they are
     told to take the Python that runs this.
     """
+    return _session(app_name, master, conf)
+
+
+def quiet_session(app_name: str = "cosmodrome", master: str = "local[*]", **conf: Any) -> SparkSession:
+    """Return a session, as `session` does, in which Spark writes to the terminal errors alone, and no progress bars."""
+    without_pandas_warning()
+    if master.startswith("sc://"):
+        return _session(app_name, master, conf)
+    with java_warning_dropped():
+        return _session(app_name, master, {**_QUIET_SETTINGS, **conf})
+
+
+def _session(app_name: str, master: str, conf: Mapping[str, Any]) -> SparkSession:
     is_remote = master.startswith("sc://")
     require_spark(java=not is_remote)
     from pyspark.errors import PySparkRuntimeError
@@ -52,10 +76,10 @@ def session(app_name: str = "cosmodrome", master: str = "local[*]", **conf: Any)
     builder = SparkSession.builder.appName(app_name)
     if is_remote:
         builder = builder.remote(master)
-        settings = conf
+        settings = dict(conf)
     else:
         builder = builder.master(master)
-        settings = _SETTINGS | (_LOCAL_SETTINGS if master.startswith("local") else {}) | conf
+        settings = {**_SETTINGS, **(_LOCAL_SETTINGS if master.startswith("local") else {}), **conf}
     for name, value in settings.items():
         builder = builder.config(name, str(value).lower() if isinstance(value, bool) else str(value))
     try:
@@ -64,6 +88,11 @@ def session(app_name: str = "cosmodrome", master: str = "local[*]", **conf: Any)
         if error.getCondition() != "JAVA_GATEWAY_EXITED":
             raise
         raise SparkMissing(f"Spark did not start; what it said stands above. {INSTALL_JAVA}") from error
+
+
+def without_pandas_warning() -> None:
+    """Hide PySpark's warning of pandas 3 and later: these sources use Arrow, and no pandas."""
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
 
 
 def _active(spark: SparkSession) -> SparkSession:

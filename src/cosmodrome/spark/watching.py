@@ -62,9 +62,15 @@ def lag_listener(show: Callable[[str], None] = print) -> StreamingQueryListener:
     return Listener()
 
 
+def _unnamed(progress: Mapping[str, Any]) -> str:
+    """Return what to call a query without a name: the topics that it reads, and the beginning of its id."""
+    topics = {queue.topic for source in progress.get("sources", ()) for queue in _offsets(source.get("endOffset"))}
+    return f"{', '.join(sorted(topics)) or 'query'} ({str(progress.get('id'))[:8]})"
+
+
 def summary(progress: Mapping[str, Any]) -> str:
     """One line on a micro-batch."""
     behind_by = ", ".join(f"{topic} {count:,}" for topic, count in sorted(lag(progress).items())) or "nothing"
     rows, rate = rows_and_rate(progress)
-    name = progress.get("name") or progress.get("id")
+    name = progress.get("name") or _unnamed(progress)
     return f"{name}, batch {progress.get('batchId')}: {rows:,} rows, {rate:,.0f} rows/s; behind: {behind_by}"

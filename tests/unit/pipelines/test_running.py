@@ -170,7 +170,7 @@ def test_two_topics_that_are_one_table_are_refused() -> None:
 
 def test_a_session_has_the_name_of_its_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
     names: list[str] = []
-    monkeypatch.setattr(running, "session", lambda name, *_, **__: names.append(name))
+    monkeypatch.setattr(running, "quiet_session", lambda name, *_, **__: names.append(name))
     running.open_session("orders-to-parquet", "local[1]", {})
     assert names == ["orders-to-parquet"]
 

@@ -48,6 +48,8 @@ def test_lag_comes_out_of_sparks_progress() -> None:
     assert lag(progress) == {"orders": 4, "new": 2}
     assert lag(None) == {}
     assert summary(progress) == "q, batch 3: 1,200 rows, 10 rows/s; behind: new 2, orders 4"
+    nameless = {**progress, "name": None, "id": "c5cc9fd8-c8b2-4ae9-ad06-9368a05b97ba"}
+    assert summary(nameless).startswith("orders (c5cc9fd8), batch 3: 1,200 rows")
 
 
 def test_rows_and_rate_are_those_of_the_sources_where_spark_tells_no_others() -> None:
