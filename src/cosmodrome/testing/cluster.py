@@ -485,11 +485,19 @@ def cluster(
     return ClusterMaker(Plan(brokers, broker_config, store, Path(data_dir) if data_dir is not None else None))
 
 
+# A test must not write where a real broker keeps its messages, and `kill` copies one folder.
+_PLACES = {"storePathCommitLog", "storePathConsumeQueue", "storePathIndex", "storeCheckpoint", "abortFile"}
+
+
 def _configs(config: BrokerConfig | Properties | None) -> tuple[BrokerConfig, StoreConfig]:
     if isinstance(config, BrokerConfig):
         return config, _STORE
     properties = {key: _text(value) for key, value in (config or {}).items()}
     check_keys(properties, BrokerConfig, StoreConfig)
+    if elsewhere := sorted(_PLACES & properties.keys()):
+        raise ConfigError(
+            f"{', '.join(elsewhere)}: a test's brokers keep everything in their own folders; leave it out"
+        )
     return _BROKER.with_properties(properties), _STORE.with_properties(properties)
 
 

@@ -294,6 +294,8 @@ class TestOptions:
     def test_unknown_keys_and_numbers_are_refused(self) -> None:
         with pytest.raises(ConfigError, match="unknown key brokerNmae"):
             cluster(config={"brokerNmae": "b"})
+        with pytest.raises(ConfigError, match="storePathCommitLog: a test's brokers keep everything in their own"):
+            cluster(config={"storePathCommitLog": "/data/commitlog"})
         with pytest.raises(ConfigError, match="1 to 26 brokers, not 0"):
             cluster(brokers=0)
 
