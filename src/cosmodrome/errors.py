@@ -180,7 +180,7 @@ class NotStarted(LifecycleError):
 
 
 class AlreadyStarted(LifecycleError):
-    """A client that is started a second time."""
+    """A client that is started a second time, or beside another one with its client id and group."""
 
 
 class Closed(LifecycleError):

@@ -24,7 +24,7 @@ from cosmodrome.client.vip import VipCaller
 from cosmodrome.clock import Clock
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.config import ClientConfig, NetConfig
-from cosmodrome.errors import BrokerError, ClientError, ConfigError, ConnectionFailed, CosmodromeError
+from cosmodrome.errors import AlreadyStarted, BrokerError, ClientError, ConfigError, ConnectionFailed, CosmodromeError
 from cosmodrome.model import MASTER_ID
 from cosmodrome.net.caller import Caller, refuse
 from cosmodrome.net.connection import Connection, ConnectionCallback, Handler
@@ -161,8 +161,8 @@ class Instance:
         refs = _claims.valuerefs()
         return [ref.key[2] for ref in refs if ref.key[:2] == mine and ref() not in (self, None)]
 
-    def _claimed(self, what: str) -> ClientError:
-        return ClientError(
+    def _claimed(self, what: str) -> AlreadyStarted:
+        return AlreadyStarted(
             f"{what}: another one with the client id {self.client_id} is running already; "
             "leave instance_name alone, or give each a name of its own"
         )

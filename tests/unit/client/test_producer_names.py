@@ -16,7 +16,15 @@ from cosmodrome.client.queue_choice import select_by_hash
 from cosmodrome.client.requesting import RequestProducer
 from cosmodrome.codes import RequestCode
 from cosmodrome.config import MIB, ClientConfig
-from cosmodrome.errors import BrokerError, ClientError, ConfigError, InvalidMessage, InvalidParameter, UnknownTopic
+from cosmodrome.errors import (
+    AlreadyStarted,
+    BrokerError,
+    ClientError,
+    ConfigError,
+    InvalidMessage,
+    InvalidParameter,
+    UnknownTopic,
+)
 from cosmodrome.model import Message, MessageQueue
 from cosmodrome.wire import properties as properties_string
 from cosmodrome.wire.bodies import HeartbeatData
@@ -243,7 +251,7 @@ async def test_two_producers_of_one_group_need_client_ids_of_their_own() -> None
         named = ClientConfig(namesrv=cluster.namesrv, instance_name="blue")
         async with Producer("g", config=named) as first:
             twin = Producer("g", config=named)
-            with pytest.raises(ClientError, match="producer group g: another one with the client id"):
+            with pytest.raises(AlreadyStarted, match="producer group g: another one with the client id"):
                 await twin.start()
             async with Producer("h", config=named) as other, Producer("g", cluster.namesrv) as own:
                 assert first.client_id == other.client_id
