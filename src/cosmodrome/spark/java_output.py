@@ -35,9 +35,12 @@ def java_warning_dropped() -> Iterator[None]:
     os.close(writing)
     try:
         yield
-    except BaseException:
+    except Exception:
         os.dup2(terminal, STDERR)
         copier.join(LAST_WORDS_SECONDS)  # a Java that did not start says why, and has ended
+        raise
+    except BaseException:  # Ctrl-C: Java may go on for a while
+        os.dup2(terminal, STDERR)
         raise
     os.dup2(terminal, STDERR)
 

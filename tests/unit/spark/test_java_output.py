@@ -16,7 +16,7 @@ with java_warning_dropped():
     java.stdout.readline()
     if sys.argv[2] == "fails":
         java.communicate()
-        raise SystemExit("Spark did not start")
+        raise RuntimeError("Spark did not start")
 java.communicate()
 import threading
 [thread.join() for thread in threading.enumerate() if thread.name == "java-stderr"]
@@ -36,7 +36,9 @@ def test_the_warning_is_dropped_and_everything_else_is_written() -> None:
 
 def test_why_spark_did_not_start_is_written_before_it_is_told() -> None:
     java = f"echo ready; read wait; echo '{WARNING}' >&2; echo 'no room for the heap' >&2"
-    assert told(java, "fails") == "no room for the heap\nSpark did not start\n"
+    said = told(java, "fails")
+    assert said.startswith("no room for the heap\nTraceback")
+    assert said.endswith("RuntimeError: Spark did not start\n")
 
 
 def test_a_process_without_standard_error_starts_spark_as_well() -> None:
