@@ -78,8 +78,8 @@ def up(
     properties = _properties(config_file, *_BROKER_CONFIGS)
     if given := properties.get("namesrvAddr"):
         raise ConfigError(
-            f"{place(properties, 'namesrvAddr')}namesrvAddr={given} is refused: `cosmodrome up` starts a name server of "
-            "its own. Remove the key, or start `cosmodrome broker` with this file"
+            f"{place(properties, 'namesrvAddr')}namesrvAddr={given} is refused: `cosmodrome up` starts a name server "
+            "of its own. Remove the key, or start `cosmodrome broker` with this file"
         )
     data = Path(data_dir)
     setup = _broker_setup(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from cosmodrome import state_file
-from cosmodrome.errors import ProtocolError, QueryNotFound, SystemBusy
+from cosmodrome.errors import ProtocolError, QueryNotFound, StoreError, SystemBusy
 from cosmodrome.wire import fastjson
 
 # "broker-a:8;broker-b:8" under the topic's name: which queues an orderly topic keeps even while a broker is away.
@@ -21,13 +23,21 @@ Tables = dict[str, dict[str, str]]
 class KvConfigs:
     """Keys and values by namespace, saved with every change in the shape of Apache's kvConfig.json.
 
-    A change is saved before anybody can read it, so what was answered survives a crash. Without a path nothing is
-    saved: the table then lives as long as the process.
+    A change is saved before anybody can read it, so what was answered survives a crash. Two processes with one file
+    would each undo what the other has saved, so the first keeps the others out until `close`. Without a path
+    nothing is saved: the table then lives as long as the process.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
+        self._lock = _locked(path) if path else None
         self._tables: Tables = (state_file.load(path, _decode) if path else None) or {}
+
+    def close(self) -> None:
+        """Let another process have the file; to be called once nothing is put any more."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def put(self, namespace: str, key: str, value: str) -> None:
         if sum(map(len, self._tables.values())) >= MAX_ENTRIES and key not in self._tables.get(namespace, ()):
@@ -64,6 +74,21 @@ class KvConfigs:
         if self._path:
             state_file.save(self._path, fastjson.dumps({"configTable": tables}, pretty=True))
         self._tables = tables
+
+
+def _locked(path: Path) -> int:
+    """Return the open file that keeps other processes out; StoreError when one of them was here first."""
+    state_file.make_folder(path.parent)
+    lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(lock)
+        raise StoreError(
+            f"{path} is in use by another name server; stop it, or choose another place with --kv-config, kvConfigPath "
+            "or --data of `up`"
+        ) from error
+    return lock
 
 
 def _decode(data: bytes) -> Tables:

@@ -67,6 +67,7 @@ class NameServer:
                 await stop.wait()
             finally:
                 await self._server.close()
+                self.kv.close()
                 scan.cancel()  # it holds nothing between two scans
 
     async def answer(self, connection: Connection, command: Command) -> Command:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -119,3 +121,31 @@ def test_there_is_room_for_so_many_entries_and_no_more(monkeypatch: pytest.Monke
     configs.put("ns", "a", "2")
     configs.delete("ns2", "b")
     configs.put("ns", "c", "1")
+
+
+OTHER_NAME_SERVER = """
+import sys
+from pathlib import Path
+from cosmodrome.nameserver.kv import KvConfigs
+kept = KvConfigs(Path(sys.argv[1]))
+print("kept", flush=True)
+sys.stdin.read()
+kept.close()
+print("left", flush=True)
+sys.stdin.close()
+"""
+
+
+def test_two_name_servers_do_not_share_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "kvConfig.json"
+    command = [sys.executable, "-c", OTHER_NAME_SERVER, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "kept\n"
+        with pytest.raises(StoreError, match=r"kvConfig\.json is in use by another name server; stop it, or choose"):
+            KvConfigs(path)
+        told, _ = other.communicate("")
+    assert told == "left\n"
+    configs = KvConfigs(path)
+    configs.put("ns", "k", "v")
+    configs.close()
