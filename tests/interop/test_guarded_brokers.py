@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import logging
 import os
 import random
@@ -255,6 +256,12 @@ def test_what_is_not_allowed(guarded: Guarded) -> None:
 # --- commands
 
 
+def shown_json(runner: CliRunner, guarded: Guarded, *words: str) -> str:
+    done = runner.invoke(main, ["find", "orders-by-hand", *words, "-o", "json", *guarded.cli_options])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
 def test_commands(guarded: Guarded) -> None:
     keys = {"ROCKETMQ_ACCESS_KEY": ADMIN.access_key, "ROCKETMQ_SECRET_KEY": ADMIN.secret_key}
     runner = CliRunner(env=keys)
@@ -263,10 +270,14 @@ def test_commands(guarded: Guarded) -> None:
     by_file = ["--credentials", guarded.keys_file(ADMIN), *guarded.cli_options]
     shown = CliRunner().invoke(main, ["tail", "orders-by-hand", "--from", "earliest", "--limit", "1", *by_file])
     assert "from a shell" in shown.output
+    offset_id = json.loads(shown_json(runner, guarded, "--begin", "2020-01-01"))["offsetMsgId"]
+    for words in (["--key", "k-1"], ["--id", offset_id]):
+        found = runner.invoke(main, ["find", "orders-by-hand", *words, *guarded.cli_options])
+        assert (found.exit_code, "12 bytes: from a shell" in found.output) == (0, True), found.output
     untraced = CliRunner().invoke(main, ["trace", "k-1", *by_file])
     assert "no trace of k-1" in untraced.output
     wrong = Account(ADMIN.access_key, APP.secret_key)
-    for command in (["send", TOPIC, "x"], ["tail", TOPIC], ["trace", "k-1"]):
+    for command in (["send", TOPIC, "x"], ["tail", "orders-by-hand"], ["trace", "k-1"]):
         refused = CliRunner().invoke(main, [*command, *guarded.cli_options, "--credentials", guarded.keys_file(wrong)])
         assert refused.exit_code == 1, refused.output
         assert "ignature" in refused.output
