@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import re
 import socket
 import ssl
 
@@ -21,6 +24,10 @@ def client_context(ca_file: str, check: TlsCheck) -> ssl.SSLContext:
     return context
 
 
+# asyncio repeats each address of the name it has tried. uvloop says what the system says, and so do we.
+_CONNECT_CALL = re.compile(r"(\[Errno (\d+)\]) Connect call failed")
+
+
 def connect_failure(address: str, error: Exception, tls: ssl.SSLContext | None) -> ConnectionFailed:
     """What went wrong with a connect, in our words."""
     if isinstance(error, ssl.SSLCertVerificationError):
@@ -30,8 +37,11 @@ def connect_failure(address: str, error: Exception, tls: ssl.SSLContext | None) 
         return ConnectionFailed(address, f"no TLS with it: {error.reason or error}")
     if tls is not None and isinstance(error, (ConnectionResetError, ConnectionAbortedError)):
         return ConnectionFailed(address, "no TLS with it: it closed the connection instead")
-    if isinstance(error, ConnectionRefusedError):
-        return ConnectionFailed(address, f"nothing listens there: {error}")
     if isinstance(error, socket.gaierror):
         return ConnectionFailed(address, f"its host is not known: {error}")
-    return ConnectionFailed(address, str(error) or "no answer to the connect")
+    text = str(error)
+    if found := _CONNECT_CALL.search(text):
+        text = f"{found[1]} {os.strerror(int(found[2]))}"
+    if isinstance(error, ConnectionRefusedError) or (found and int(found[2]) == errno.ECONNREFUSED):
+        text = f"nothing listens there: {text}"
+    return ConnectionFailed(address, text or "no answer to the connect")

@@ -28,3 +28,13 @@ from cosmodrome.cli.main import main
 def test_what_cannot_be_is_said(words: list[str], code: int, said: str) -> None:
     done = CliRunner().invoke(main, [*words, "-n", "127.0.0.1:1"])
     assert (done.exit_code, said in done.output) == (code, True), done.output
+
+
+@pytest.mark.parametrize("words", [["send", "t", "body"], ["tail", "t"]])
+def test_where_nothing_listens_is_said_with_what_starts_it(words: list[str]) -> None:
+    done = CliRunner().invoke(main, [*words, "-n", "127.0.0.1:1"])
+    assert done.exit_code == 1
+    assert done.output == (
+        "Error: 127.0.0.1:1: nothing listens there: [Errno 111] Connection refused. "
+        "Is it running? `cosmodrome up` starts one here.\n"
+    )

@@ -17,7 +17,7 @@ from cosmodrome.config import ClientConfig, NetConfig, TlsCheck
 from cosmodrome.errors import BrokerError, ConfigError, ConnectionFailed, UntrustedServer
 from cosmodrome.net.caller import Caller, refuse
 from cosmodrome.net.connection import Connection
-from cosmodrome.net.tls import client_context
+from cosmodrome.net.tls import client_context, connect_failure
 from cosmodrome.wire.command import Command
 from tests.bounded import PATIENCE_SECONDS
 
@@ -139,3 +139,16 @@ def test_what_is_said_of_tls_must_agree() -> None:
 )
 def test_refusals_that_waiting_does_not_mend(code: int, remark: str, is_lasting: bool) -> None:
     assert BrokerError(code, remark, "127.0.0.1:10911").is_lasting is is_lasting
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[Errno 111] Connect call failed ('127.0.0.1', 9876)",
+        "Multiple exceptions: [Errno 111] Connect call failed ('::1', 9876, 0, 0), "
+        "[Errno 111] Connect call failed ('127.0.0.1', 9876)",
+    ],
+)
+def test_a_refused_connect_is_told_in_the_words_of_the_system(text: str) -> None:
+    told = str(connect_failure("localhost:9876", OSError(text), None))
+    assert told == "localhost:9876: nothing listens there: [Errno 111] Connection refused"
