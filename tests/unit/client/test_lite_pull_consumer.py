@@ -410,7 +410,8 @@ async def test_stop_waits_for_bodies_and_ends_loops() -> None:
             async def work() -> None:
                 async for _ in consumer:
                     began.set()
-                    await asyncio.sleep(0.05)
+                    await until(lambda: consumer._feed.stopped)
+                    await asyncio.sleep(0.01)
 
             working = asyncio.create_task(work())
             await began.wait()
