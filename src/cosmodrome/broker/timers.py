@@ -207,6 +207,7 @@ class Timers:
             for _ in range(rounds):
                 await self._clock.sleep(self._config.timer_flush_interval_ms)
                 await self._save()
+                self.pending.needed_from()  # after a start, it finds its place a little at a time
             expired = self.pending.log.take_expired(self._store.min_physical_offset)
             if expired:
                 await self._in_thread(partial(delete_files, expired))

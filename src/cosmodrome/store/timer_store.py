@@ -15,7 +15,7 @@ from cosmodrome.store.timer_wheel import TURN_MS, WHEEL_DAYS, Slot, TimerWheel
 log = logging.getLogger(__name__)
 
 SECOND_MS = 1_000
-LOOKED_AT_ONCE = 10_000  # units of the timer log, while others wait
+LOOKED_AT_ONCE = 2_000  # units of the timer log, while others wait
 # How far ahead a timer may lie in the wheel, with a minute to spare for a clock that is not quite right.
 MAX_WINDOW_MS = (WHEEL_DAYS * 86_400 - 60) * SECOND_MS
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cosmodrome.config import MIB
+from cosmodrome.store import timer_store
 from cosmodrome.store.timer_checkpoint import TimerCheckpoint
 from cosmodrome.store.timer_log import UNIT_SIZE, Unit
 from cosmodrome.store.timer_store import SECOND_MS, Place, Timer, TimerStore, placed
@@ -58,6 +59,36 @@ def test_timers_come_out_by_second_and_within_one_in_the_order_they_were_set(tmp
     for number, seconds in enumerate([3, 1, 3, 2, 1]):
         put(store, number, NOW + seconds * SECOND_MS)
     assert [number for _, number in due(store, NOW + 5 * SECOND_MS)] == [1, 4, 3, 0, 2]
+
+
+def test_the_log_is_needed_from_the_first_timer_whose_delivery_is_saved_nowhere(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    assert store.needed_from() is None
+    for number, seconds in enumerate([2, 1, 9]):
+        put(store, number, NOW + seconds * SECOND_MS)
+    save(store)
+    assert store.needed_from() == 0
+    for _ in due(store, NOW + 5 * SECOND_MS):
+        store.unit_delivered()
+    assert store.needed_from() == 0  # a power cut would deliver it once more
+    save(store)
+    assert store.needed_from() == 2 * RECORD_BYTES
+    store.read_ms = NOW + 10 * SECOND_MS
+    assert store.needed_from() is None
+    put(store, 3, NOW + 20 * SECOND_MS)
+    assert store.needed_from() == 3 * RECORD_BYTES
+
+
+def test_a_long_look_for_what_is_needed_is_cut_short_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timer_store, "LOOKED_AT_ONCE", 100)
+    store = opened(tmp_path)
+    for number in range(250):
+        put(store, number, NOW + SECOND_MS)
+    put(store, 250, NOW + 9 * SECOND_MS)
+    store.read_ms = NOW + 5 * SECOND_MS
+    assert [store.needed_from() for _ in range(4)] == [number * RECORD_BYTES for number in (100, 200, 250, 250)]
 
 
 def test_nothing_is_on_disk_before_the_first_timer(tmp_path: Path) -> None:
