@@ -46,7 +46,7 @@ from cosmodrome.model import SCHEDULE_TOPIC, Perm, Property
 from cosmodrome.net.addresses import EVERY_ADDRESS, advertised_host, is_loopback
 from cosmodrome.net.caller import Caller
 from cosmodrome.net.connection import Connection, Handler
-from cosmodrome.net.server import Server
+from cosmodrome.net.server import CannotListen, Server
 from cosmodrome.store.cleaner import DiskUsed, disk_used
 from cosmodrome.store.message import Appended, Durability, StoreMessage
 from cosmodrome.store.message_store import MessageStore
@@ -209,11 +209,12 @@ class Broker:
         try:
             for server in vip:
                 await server.start()
-        except ConfigError as error:
+        except CannotListen as error:
             await main.close()
             raise ConfigError(
-                f"{error}; this is the VIP listener of port {main.port}: choose another listenPort, "
-                "or set vipListenerEnable=false if no client has vipChannelEnabled"
+                f"cannot listen on {error.host}:{error.port}: {error.reason}; this is the VIP listener of port "
+                f"{main.port}: choose another listenPort, or set vipListenerEnable=false if no client has "
+                "vipChannelEnabled"
             ) from error
 
     async def run(self, stop: asyncio.Event) -> None:
