@@ -30,7 +30,7 @@ final class Job {
         Json.flush();
     }
 
-    /** Whether nobody has asked it to end yet. */
+    /** True until it is asked to end. */
     boolean isOpen() {
         return open;
     }

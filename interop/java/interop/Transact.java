@@ -51,8 +51,12 @@ final class Transact {
                 line.put("checked", Messages.indexOf(message.getBody()));
                 job.line(line);
                 job.flush();
-                return "checked".equals(message.getUserProperty(FATE))
-                    ? LocalTransactionState.COMMIT_MESSAGE : LocalTransactionState.UNKNOW;
+                // A broker may ask about one that is just being decided, and then wants to hear the same.
+                return switch (message.getUserProperty(FATE)) {
+                    case "commit", "checked" -> LocalTransactionState.COMMIT_MESSAGE;
+                    case "rollback" -> LocalTransactionState.ROLLBACK_MESSAGE;
+                    default -> LocalTransactionState.UNKNOW;
+                };
             }
         });
     }
