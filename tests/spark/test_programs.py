@@ -37,7 +37,9 @@ def processes_of(session: int) -> list[str]:
 @contextmanager
 def running_demo(folder: Path, messages: int) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, str(DEMO), "--messages", str(messages), "--folder", str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as demo:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as demo:
         try:
             yield demo
         finally:
@@ -46,8 +48,12 @@ def running_demo(folder: Path, messages: int) -> Iterator[subprocess.Popen[str]]
 
 def test_the_demo_reports_and_archives(tmp_path: Path) -> None:
     with running_demo(tmp_path / "demo", 2_000) as demo:
-        said, _ = demo.communicate(timeout=LIMIT_SECONDS)
+        said, complaints = demo.communicate(timeout=LIMIT_SECONDS)
         assert demo.returncode == 0, said
+        # Java's notes are of the options that these tests give it.
+        assert [
+            line for line in complaints.splitlines() if not line.startswith("NOTE: Picked up JDK_JAVA_OPTIONS")
+        ] == []
         eventually(lambda: not processes_of(demo.pid))
     assert "München" in said
     found = re.search(r"all 2,000 messages, each of them once, are Parquet files in (\S+)", said)
