@@ -104,8 +104,9 @@ def test_a_trace_report(spark: SparkSession, rocketmq: Cluster, run: RunPipeline
             raise ValueError("not yet")
 
     rocketmq.create_topic("real", queues=1)
-    with rocketmq.push_consumer("readers", trace=True) as consumer:
-        consumer.subscribe("real", "*", handler)
+    consumer = rocketmq.push_consumer("readers", trace=True)
+    consumer.subscribe("real", "*", handler)
+    with consumer:
         with rocketmq.producer("writers", trace=True) as producer:
             for number in range(20):
                 producer.send(Message("real", b"%d" % number, keys="bad" if number == 7 else NASTY))
@@ -118,7 +119,7 @@ def test_a_trace_report(spark: SparkSession, rocketmq: Cluster, run: RunPipeline
         *(record for n in range(100) for record in (pub(f"A{n}", base + n), *consumed(f"A{n}", base + n + 2 + n))),
         pub("LATE", base + 10, cost_ms=900),
         *consumed("LATE", base + 5_000),
-        pub("LOST", base + 20),
+        pub("LOST", base + 20, keys=NASTY),
         pub("OTHER-TAG", base + 20, tags="free"),
         pub("FAILED", base + 20, success=False),
         pub("NOT-YET-SAFE", base + 20, success=False, offset_msg_id="id"),
@@ -189,8 +190,9 @@ def test_dead_letters_are_sorted_and_driven_again_once(
         raise ValueError("never")
 
     rocketmq.create_topic("orders", queues=1)
-    with rocketmq.push_consumer("billing", max_reconsume_times=1) as consumer:
-        consumer.subscribe("orders", "*", handler)
+    consumer = rocketmq.push_consumer("billing", max_reconsume_times=1)
+    consumer.subscribe("orders", "*", handler)
+    with consumer:
         messages = [
             Message(
                 "orders", b"order %d" % n, tags="paid" if n % 2 else "free", keys=f"k{n % 3}", properties={"n": str(n)}

@@ -181,7 +181,7 @@ class Broker:
             "undelivered messages of delay levels": self.delays.needed_from,
             "undelivered timed messages": self.timers.needed_from,
             "undecided transactions": self.transactions.needed_from,
-            "undecided pops": self.revives.needed_from,
+            "records of undecided pops": self.revives.needed_from,
         }
 
     # --- life
