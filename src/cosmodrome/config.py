@@ -2,7 +2,7 @@
 
 A config is a frozen dataclass, checked when made. `with_properties` lays Apache's properties over one: keys are the
 attribute names in camelCase, or the alias a field declares. A key that asks for what this version cannot keep is
-refused, and so is a key nobody knows; `docs/configuration.md` has the lists.
+refused, and so is an unknown key; `docs/configuration.md` has the lists.
 """
 
 from __future__ import annotations
@@ -306,7 +306,7 @@ class NameServerConfig(_FromProperties):
     broker_silent_ms: int = 120_000
     order_message_enable: bool = False
     return_order_topic_config_to_broker: bool = True
-    config_black_list: str = ""  # keys that nobody may change over the wire, separated by ;
+    config_black_list: str = ""  # keys that cannot be changed over the wire, separated by ;
 
     def __post_init__(self) -> None:
         _require(0 <= self.listen_port <= 65_535, "listenPort", "0 to 65535")
@@ -420,7 +420,7 @@ def properties_text(*configs: _FromProperties) -> str:
 
 
 def check_keys(properties: Mapping[str, str], *configs: type[_FromProperties]) -> None:
-    """Refuse every key that asks for what this version cannot keep, and every key that nobody knows, in one error.
+    """Refuse every key that asks for what this version cannot keep, and every unknown key, in one error.
 
     Keys that only tune the insides of Apache's programs are accepted, and named in one line of the log.
     """

@@ -1,7 +1,8 @@
 """Apache's keys that ask for what this version cannot keep: each stops the start, unless its value asks for nothing.
 
-A broker that is asked to check access keys and checks none is open, and nobody notices. So a key moves from here to a
-config only together with the code that obeys it; `docs/decisions/0007-a-setting-not-kept-stops-the-start.md`.
+A broker that is asked to check access keys and checks none is open, and its operator does not notice. So a key moves
+from here to a config only together with the code that obeys it;
+`docs/decisions/0007-a-setting-not-kept-stops-the-start.md`.
 """
 
 from __future__ import annotations

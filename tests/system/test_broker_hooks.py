@@ -194,7 +194,7 @@ class Awaited:
 
 
 @pytest.mark.parametrize(
-    ("hook", "said"), [(object(), "has none of before_send"), (Awaited(), "nobody would await it")]
+    ("hook", "said"), [(object(), "has none of before_send"), (Awaited(), "no caller awaits it")]
 )
 def test_a_hook_that_cannot_be_one_is_refused(tmp_path: Path, hook: object, said: str) -> None:
     with pytest.raises(ConfigError, match=said):

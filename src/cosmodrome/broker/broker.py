@@ -115,7 +115,7 @@ class Broker:
         self.statistics = Statistics(config.broker_cluster_name, self.clock.now_ms(), self.topics.is_system)
         self.overload = Overload(config, store_config.os_page_cache_busy_time_out_mills)
         self._servers = [self._new_server(self._served, config.listen_port)]
-        if config.vip_listener_enable and config.listen_port > VIP_DISTANCE:  # 0 is any port: nobody looks below it
+        if config.vip_listener_enable and config.listen_port > VIP_DISTANCE:  # 0 is any port: no client looks below it
             self._servers.append(self._new_server(self._handle_vip, config.listen_port - VIP_DISTANCE))
         # What a send adds to every message, made once.
         self.stored_properties = props.encode(
@@ -195,7 +195,7 @@ class Broker:
                 "clients are told to come to %s, but only %s is bound; set bindAddress", host, self.config.bind_address
             )
         if is_loopback(host) and self.config.bind_address in EVERY_ADDRESS:
-            log.warning("clients on other machines are told to come to %s and cannot; set brokerIP1", host)
+            log.warning("clients on other machines cannot reach the advertised address %s; set brokerIP1", host)
         port = self._servers[0].port
         self.address = f"{host}:{port}"
         self.packed_address = pack_host(host, port)

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 ENTRY_POINTS = "cosmodrome.broker_hooks"
 METHODS = ("before_send", "after_send", "before_consume", "after_consume")
-# A hook that fails with each message would fill the log: after its first failure, one in so many is told.
+# A hook that fails with each message would fill the log: after the first failure it logs one in a thousand.
 FAILURES_PER_LINE = 1_000
 
 Answering = Coroutine[Any, Any, Command]
@@ -68,7 +68,7 @@ class SendContext:
 
     @property
     def success(self) -> bool:
-        """Whether it is stored, and as safe as the broker promises."""
+        """Return whether the message is stored, and as safe as the broker promises."""
         return self.code == ResponseCode.SUCCESS
 
 
@@ -137,7 +137,7 @@ def check_hooks(hooks: Sequence[object]) -> None:
         if not methods:
             raise ConfigError(f"the broker hook {hook!r} has none of {', '.join(METHODS)}")
         if any(map(inspect.iscoroutinefunction, methods)):
-            raise ConfigError(f"the broker hook {hook!r} has an async def; nobody would await it: make it a def")
+            raise ConfigError(f"the broker hook {hook!r} has an async def; no caller awaits it: make it a def")
 
 
 class Hooks:

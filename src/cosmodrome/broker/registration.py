@@ -31,7 +31,7 @@ ANNOUNCE_TIMEOUT_MS = 3_000
 
 @dataclass(frozen=True, slots=True)
 class Master:
-    """Where the master of a slave is, as a name server says: for requests, and for the copy of its log."""
+    """Addresses of a slave's master, from a name server: for requests, and for the copy of its log."""
 
     address: str
     ha_address: str

@@ -95,7 +95,7 @@ def find(
 
 @dataclass(slots=True)
 class _Question:
-    """What is looked for, and the words for not finding it."""
+    """A search, and the sentence for finding nothing."""
 
     topic: str
     key: str | None

@@ -122,7 +122,7 @@ async def _up(
 
 
 def _echo_open(broker: BrokerConfig) -> None:
-    """Tell which address clients are told, where it is chosen from several."""
+    """Print the address that clients get, where the broker chose it from several."""
     if broker.bind_address in EVERY_ADDRESS:
         host, source = broker.broker_ip1, "as brokerIP1 says"
         if not host:

@@ -112,12 +112,12 @@ class Administration(Startable):
         return await max_offset(self._instance, await self._routed(queue))
 
     async def min_offset(self, queue: MessageQueue) -> int:
-        """Of the oldest message of the queue that is still there."""
+        """Return the store time of the oldest message of the queue that is still there."""
         self._require_running()
         return await min_offset(self._instance, await self._routed(queue))
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Of the first message of the queue that was stored at that time or later."""
+        """Return the offset of the first message of the queue that was stored at that time or later."""
         self._require_running()
         check_number(0, timestamp_ms=timestamp_ms)
         return await offset_at(self._instance, await self._routed(queue), timestamp_ms, self._reads_as)

@@ -103,7 +103,7 @@ class AssignedQueue(Puller):
         return self._pace.paused or self._is_held() or not self._is_ours(self.queue)
 
     def _is_held(self) -> bool:
-        """Whether a limit of the cache keeps the queue from being pulled; say so in the log while that lasts."""
+        """Return whether a limit of the cache keeps the queue from being pulled; log it while that lasts."""
         process, hold = self.process, self.process.hold
         if hold is None:
             process.held_since_ms = None

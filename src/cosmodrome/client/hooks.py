@@ -85,7 +85,7 @@ class SendHook(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EndTransactionContext:
-    """What a producer tells the broker about a transaction: at once, or when the broker asks (`from_check`).
+    """A producer's decision about a transaction: sent at once, or when the broker asks (`from_check`).
 
     `message` is the one that was sent, or the one that the broker asks about. With UNKNOWN the broker asks again.
     """

@@ -45,7 +45,7 @@ class Lines:
         return self._places[place.key][0] is place
 
     def is_next(self, place: Place) -> bool:
-        """Whether all places before this one have been called."""
+        """Return whether all places before this one have been called."""
         before = takewhile(lambda other: other is not place, self._places[place.key])
         return all(other.is_left or other.is_called for other in before)
 

@@ -323,7 +323,7 @@ class PushConsumer(Administration):
 
     @property
     def healthy(self) -> bool:
-        """Whether it runs, a name server has answered, and every broker of its topics knows it by now.
+        """Return whether it runs, a name server has answered, and every broker of its topics knows it.
 
         A topic that does not exist yet is no fault. A broker that is lost is noticed by its connection, or by the next
         heartbeat.

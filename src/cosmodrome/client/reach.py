@@ -1,4 +1,4 @@
-"""Whether a consumer reaches its cluster: what has answered, and what is missing."""
+"""The state of a consumer's connection to its cluster: what has answered, and what is missing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NO_ANSWER = (
 
 
 class Reach:
-    """What a member of a group knows of its name servers and brokers.
+    """The knowledge of a group member about its name servers and brokers.
 
     `topics` are those it is subscribed to, as brokers know them; the group's retry topic is one of them.
     """
@@ -93,7 +93,7 @@ class Reach:
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether nothing answers: no name server ever did, or none of the brokers does."""
+        """Return whether nothing answers: no name server ever did, or none of the brokers does."""
         brokers = self._brokers()
         return not self.is_reached or (bool(brokers) and not any(brokers.values()))
 

@@ -151,7 +151,7 @@ class RequestProducer(Producer):
                 async with asyncio.timeout_at(deadline):
                     return await answer
             except TimeoutError:
-                raise CallTimeout(f"whoever consumes {message.topic}", timeout_ms) from None
+                raise CallTimeout(f"the consumer of {message.topic}", timeout_ms) from None
         finally:
             del self._asked[correlation_id]
 

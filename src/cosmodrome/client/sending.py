@@ -104,7 +104,7 @@ class Sending:
         return self._instance.routes.find(topic)
 
     def is_reached(self, queue: MessageQueue) -> bool:
-        """Whether there is a connection to the queue's broker."""
+        """Return whether there is a connection to the queue's broker."""
         address = self._instance.routes.address(queue.broker_name)
         return address is not None and self._instance.caller.is_connected(address)
 

@@ -159,10 +159,10 @@ class TransactionProducer(Producer):
 
         `execute` gets a copy of the message that has the `transaction_id`. What it raises is raised again, and the
         transaction stays open: it may have come after the commit of a database, so the broker will ask. With
-        `on_error="rollback"` the broker is told to drop the message instead; that is right only if nothing can fail
-        after the work is done. A cancellation leaves the transaction open in any case; it reaches an `execute` that is
-        an async def, and one that is a def goes on in its thread. Once there is an outcome, the broker hears of it in
-        any case.
+        `on_error="rollback"` the producer asks the broker to drop the message instead; that is right only if nothing
+        can fail after the work is done. A cancellation leaves the transaction open in any case; it reaches an `execute`
+        that is an async def, and one that is a def goes on in its thread. Once there is an outcome, the producer sends
+        it in any case.
         """
         self._require_running()
         outgoing.check_is_message(message)

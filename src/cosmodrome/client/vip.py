@@ -50,7 +50,7 @@ class VipCaller(Caller):
 
 
 def vip_address(address: str) -> str:
-    """Where the broker of this address has its VIP channel; the address itself if there can be none."""
+    """Return the VIP address of the broker at this address; the address itself if there can be none."""
     host, _, port = address.rpartition(":")
     if not port.isdecimal() or int(port) <= _DISTANCE:
         return address

@@ -146,7 +146,7 @@ def _cell(name: str, value: Any) -> str:
 
 
 def _kinds(name: str, text: str) -> str:
-    """The classes of a cell. A table that is too wide scrolls: only a word that nobody reads as one is broken."""
+    """Return the classes of a cell. A table that is too wide scrolls: only ids and hashes are broken."""
     longest = max(map(len, text.split()), default=0)
     shape = "long" if longest > MAX_WORD else "text" if len(text) > MAX_LINE else "word"
     return f"id {shape}" if name in _IDS else "time" if _is_time(text) else shape

@@ -56,7 +56,7 @@ def _copy(source: int, target: int) -> None:
             pending = pending[len(pending) - held :]
         _write(target, pending)
     except OSError:
-        pass  # nobody reads standard error any more; whoever writes it learns so by itself
+        pass  # standard error is closed; its writer gets an error of its own
     finally:
         os.close(source)
         os.close(target)

@@ -37,7 +37,7 @@ _LOCAL_SETTINGS = {
 
 
 # A Python worker of Spark has a last word when Spark has hung up already. Over a Unix socket that fails at once, and
-# where the machine is busy its traceback stands on the terminal; over TCP nobody minds.
+# where the machine is busy its traceback stands on the terminal; over TCP it does no harm.
 ON_TERMINALS = {"spark.ui.showConsoleProgress": "false", "spark.python.unix.domain.socket.enabled": "false"}
 _ERRORS_ONLY = f"-Dlog4j2.configurationFile=file:{Path(__file__).parent / 'log4j2.properties'}"
 _QUIET_SETTINGS = {**ON_TERMINALS, "spark.driver.extraJavaOptions": _ERRORS_ONLY}

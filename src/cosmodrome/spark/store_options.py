@@ -43,7 +43,7 @@ class StoreOptions:
     consume_queue: str = ""
 
     def places(self, root: str) -> StorePaths:
-        """Where the parts of one of the stores lie."""
+        """Return the places of the parts of one of the stores."""
         config = StoreConfig(store_path_commit_log=self.commit_log, store_path_consume_queue=self.consume_queue)
         return StorePaths.of(Path(root), config)
 

@@ -185,7 +185,7 @@ class ConsumeQueues:
 
 
 def claimed_ends(root: Path) -> Iterator[tuple[QueueKey, int | None]]:
-    """Where the last record ends that each queue in a folder knows; None: unknown. Nothing is opened for good."""
+    """Yield for each queue in a folder where its last record ends, None if unknown. No file stays open."""
     keys = [(topic, queue_id) for topic, ids in sorted(_queue_names(root).items()) for queue_id in sorted(ids)]
     yield from _claimed_ends(root, keys).items()
 

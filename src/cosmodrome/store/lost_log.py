@@ -25,7 +25,7 @@ _MOUNT = "Nothing was changed. If it lies on another disk, mount that; if it lie
 
 
 class _Log(NamedTuple):
-    """What the names and sizes of the log's files say."""
+    """The range of a log, from the names and sizes of its files."""
 
     files: int
     start: int
@@ -48,7 +48,7 @@ def check_log(paths: StorePaths) -> None:
 
 
 def has_log(paths: StorePaths) -> bool:
-    """Whether the log has a file that is not empty."""
+    """Return whether the log has a file that is not empty."""
     return _look(paths.commit_log).files > 0
 
 
@@ -67,7 +67,7 @@ def _what_is_there(folder: Path) -> str:
 
 
 def _proofs(paths: StorePaths, checkpoint: Checkpoint) -> Iterator[str]:
-    """What says that there was a log, each in words; the first will do."""
+    """Yield each proof that there was a log, in words; the first will do."""
     if checkpoint.safe is not None and checkpoint.safe.log > 0:
         yield f"{paths.checkpoint} says that it reached {checkpoint.safe.log}"
     elif checkpoint.log_timestamp > 0:
@@ -102,7 +102,7 @@ def _progress(folder: Path) -> Iterator[Path]:
 
 
 def _is_past_zero(table: object) -> bool:
-    """Whether any offset of `{"topic@group": {"0": 7}}` or `{"1": 7}` is above 0."""
+    """Return whether any offset of `{"topic@group": {"0": 7}}` or `{"1": 7}` is above 0."""
     if not isinstance(table, dict):
         return False
     values = [value for row in table.values() for value in (row.values() if isinstance(row, dict) else (row,))]
@@ -129,7 +129,7 @@ def _check_range(paths: StorePaths, log: _Log, checkpoint: Checkpoint) -> None:
 
 
 def _check_queues(paths: StorePaths, log: _Log) -> None:
-    """Where no offset of the checkpoint counts, as after Apache's brokers: ask the queues. One may be damaged; most of
+    """Ask the queues if no offset of the checkpoint counts, as after Apache's brokers. One may be damaged; most of
     them are not."""
     ends = [end for _, end in claimed_ends(paths.consume_queue) if end is not None]
     beyond = [end for end in ends if end > log.end]

@@ -80,7 +80,7 @@ class StorePaths:
         """Refuse a key that names an empty place while the default place is in use; StoreError says what to move.
 
         Apache 4.9 and 5 know `storePathCommitLog` only and keep the rest below the root, whatever the other keys say;
-        earlier versions of this broker kept everything there. So of two logs nobody can tell which one the queues
+        earlier versions of this broker kept everything there. So of two logs it is unknown which one the queues
         belong to.
         """
         for key, place, default in self._moved():
@@ -141,7 +141,7 @@ def _real(path: Path) -> Path:
 
 
 def _holds_anything(path: Path) -> bool:
-    """Whether a file is there, or a folder has anything in it that a broker puts there."""
+    """Return whether a file is there, or a folder has anything in it that a broker puts there."""
     if path.is_file():
         return True
     return bool(log_file_names(path)) or any(_parts(path))

@@ -249,7 +249,7 @@ def test_who_listens_everywhere_says_where_clients_are_told_to_come(
     ((address, name_server),) = registered.items()
     assert second.startswith(f"name server on {name_server}, broker broker-a on {address}, ")
     assert (address.partition(":")[0], name_server.partition(":")[0]) == (told, "127.0.0.9")
-    assert f"clients on other machines are told to come to {told} and cannot; set brokerIP1" in caplog.text
+    assert f"clients on other machines cannot reach the advertised address {told}; set brokerIP1" in caplog.text
 
 
 def test_up_listens_where_the_file_says_unless_the_command_line_does(

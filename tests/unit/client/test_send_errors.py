@@ -205,7 +205,7 @@ async def test_so_have_requests() -> None:
     async with fake_cluster(T=1) as cluster, RequestProducer("g", cluster.namesrv, options=options) as producer:
         cluster.broker.answers[RequestCode.HEART_BEAT] = lambda command: command.reply()
         for ask in (producer.request, producer.request_async):
-            with pytest.raises(CallTimeout, match="whoever consumes T did not answer within 30 ms"):
+            with pytest.raises(CallTimeout, match="the consumer of T did not answer within 30 ms"):
                 await ask(Message("T", b"x"))
 
 

@@ -152,7 +152,7 @@ class LoopThread:
 
     @property
     def is_own(self) -> bool:
-        """Whether the caller runs on this loop."""
+        """Return whether the caller runs on this loop."""
         return threading.get_ident() == self._thread.ident
 
     def run(self, work: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
