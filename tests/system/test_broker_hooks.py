@@ -193,9 +193,7 @@ class Awaited:
     async def before_send(self, context: SendContext) -> None: ...
 
 
-@pytest.mark.parametrize(
-    ("hook", "said"), [(object(), "has none of before_send"), (Awaited(), "no caller awaits it")]
-)
+@pytest.mark.parametrize(("hook", "said"), [(object(), "has none of before_send"), (Awaited(), "no caller awaits it")])
 def test_a_hook_that_cannot_be_one_is_refused(tmp_path: Path, hook: object, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         Broker(BrokerConfig(), dataclasses.replace(SMALL_STORE, store_path_root_dir=str(tmp_path)), hooks=[hook])
