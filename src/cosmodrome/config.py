@@ -13,17 +13,18 @@ import ipaddress
 import logging
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, ClassVar, Self, get_type_hints
 
 from cosmodrome.apache_keys import BROKER_HARMLESS, NAME_SERVER_HARMLESS, OLD_NAMES, RETIRED
 from cosmodrome.errors import ConfigError
 from cosmodrome.model import RequestMode
 from cosmodrome.promises import BROKER_PROMISES, NAME_SERVER_PROMISES, Promise, find_promise
+from cosmodrome.properties_file import Properties, place
 from cosmodrome.properties_file import parse_properties as parse_properties
-from cosmodrome.properties_file import place
 from cosmodrome.properties_file import read_properties as read_properties
 
 log = logging.getLogger(__name__)
@@ -428,7 +429,32 @@ def check_keys(properties: Mapping[str, str], *configs: type[_FromProperties]) -
     promises = NAME_SERVER_PROMISES if for_name_server else BROKER_PROMISES
     harmless = NAME_SERVER_HARMLESS if for_name_server else BROKER_HARMLESS
     ours = {key for config in configs for key in config.attributes_by_key()}
-    problems, idle = _broken_promises(properties, promises, ours), []
+    strange, idle = _strange_keys(properties, ours, promises, harmless)
+    _raise_all(_broken_promises(properties, promises, ours) + strange)
+    if idle:
+        log.info("settings accepted without effect: %s", ", ".join(idle))
+
+
+def read_store_config(path: Path) -> StoreConfig:
+    """Read from a broker's file what it says of the store, for tools that only read and repair files.
+
+    Such a tool keeps no promise of a broker, so it takes the file of an Apache slave too. An unknown key is an error.
+    """
+    properties = read_properties(path)
+    ours = {key for config in (BrokerConfig, StoreConfig, NetConfig) for key in config.attributes_by_key()}
+    _raise_all(_strange_keys(properties, ours, BROKER_PROMISES, BROKER_HARMLESS)[0])
+    of_the_store = Properties(properties.source)
+    for key, value in properties.items():
+        if OLD_NAMES.get(key, key) in StoreConfig.attributes_by_key():
+            of_the_store.add(key, value, properties.lines[key])
+    return StoreConfig().with_properties(of_the_store)
+
+
+def _strange_keys(
+    properties: Mapping[str, str], ours: set[str], promises: Mapping[str, Promise], harmless: Collection[str]
+) -> tuple[list[str], list[str]]:
+    """Return a sentence for each key that is unknown or given twice, and each setting that has no effect."""
+    problems, idle = [], []
     for key, value in properties.items():
         name = OLD_NAMES.get(key, key)
         if name != key and name in properties:
@@ -441,9 +467,7 @@ def check_keys(properties: Mapping[str, str], *configs: type[_FromProperties]) -
             idle.append(f"{key}={value}" + (f" ({RETIRED[name]})" if name in RETIRED else ""))
         else:
             problems.append(place(properties, key) + _unknown(key, {*ours, *promises, *harmless}))
-    _raise_all(problems)
-    if idle:
-        log.info("settings accepted without effect: %s", ", ".join(idle))
+    return problems, idle
 
 
 def _broken_promises(

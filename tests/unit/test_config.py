@@ -20,6 +20,7 @@ from cosmodrome.config import (
     parse_addresses,
     parse_properties,
     read_properties,
+    read_store_config,
 )
 from cosmodrome.errors import ConfigError
 
@@ -225,3 +226,16 @@ def test_a_range_that_is_left_is_named_with_its_line_and_in_the_files_own_spelli
     path.write_text("brokerName=b\nmapedFileSizeCommitLog=1\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"broker\.conf:2: mappedFileSizeCommitLog must be at least"):
         StoreConfig().with_properties(read_properties(path))
+
+
+def test_a_tool_takes_of_a_slaves_file_what_it_says_of_the_store(tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_text("brokerRole=SLAVE\nbrokerId=1\naclEnable=true\nstorePathCommitLog=/fast/log\n", encoding="utf-8")
+    assert read_store_config(path).store_path_commit_log == "/fast/log"
+
+
+def test_a_tool_refuses_a_mistyped_key_for_it_would_look_at_another_folder(tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_text("brokerId=0\nstorePathComitLog=/fast/log\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"broker\.conf:2: unknown key storePathComitLog.*storePathCommitLog\?"):
+        read_store_config(path)

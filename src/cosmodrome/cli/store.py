@@ -16,7 +16,7 @@ import click
 from cosmodrome.cli.options import config_option, output_option
 from cosmodrome.cli.output import echo_json, echo_tables, table
 from cosmodrome.clock import SystemClock
-from cosmodrome.config import StoreConfig, read_properties
+from cosmodrome.config import StoreConfig, read_store_config
 from cosmodrome.errors import StoreError
 from cosmodrome.store.findings import counted
 from cosmodrome.store.fresh_start import plan_fresh_start, start_fresh
@@ -129,7 +129,7 @@ def repair(
 
 
 def _config(config_file: str | None) -> StoreConfig | None:
-    return StoreConfig().with_properties(read_properties(Path(config_file))) if config_file else None
+    return read_store_config(Path(config_file)) if config_file else None
 
 
 def _start_over(folder: Path, config: StoreConfig | None, *, write: bool, output: str) -> None:
