@@ -30,6 +30,8 @@ from cosmodrome.wire.requests import PullFlag, PullMessage, QueryMessage, ViewMe
 
 MAX_FOUND = 64  # Apache's brokers give no more for one key
 END_OF_TIME_MS = 2**63 - 1
+# An index keeps whole seconds, so that Apache's brokers take a message for up to so much older than it is.
+INDEX_SECOND_MS = 999
 _MAX_PORT = 65_535
 
 
@@ -64,12 +66,15 @@ class Finder:
     ) -> Found:
         """Ask every broker of the topic for messages with this key or unique id; the newest `max_num` are kept."""
         wrapped = wrap_topic(self._namespace, topic)
-        request = QueryMessage(wrapped, key, max_num, begin_ms, end_ms)
+        request = QueryMessage(wrapped, key, max_num, max(begin_ms - INDEX_SECOND_MS, 0), end_ms)
         brokers = (await self._route(wrapped)).brokers
         answers = await asyncio.gather(*(self._query(broker, request) for broker in brokers))
         messages = [message for answer in answers if isinstance(answer, list) for message in answer]
         failures = [answer for answer in answers if isinstance(answer, ClientError)]
-        return Found(_oldest_first(message for message in messages if _has_key(message, key))[-max_num:], failures)
+        wanted = (
+            message for message in messages if _has_key(message, key) and begin_ms <= message.store_timestamp <= end_ms
+        )
+        return Found(_oldest_first(wanted)[-max_num:], failures)
 
     async def by_id(self, topic: str, message_id: str) -> Found:
         """Find what has this offset id, or else every message with this unique id: a repeated send leaves several."""
