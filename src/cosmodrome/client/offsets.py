@@ -184,7 +184,14 @@ class BrokerOffsets:
     async def _store_now(self, queue: MessageQueue, offset: int) -> None:
         address = self._instance.member(queue.broker_name)
         self._on_its_way(queue, offset)
-        await self._instance.ask(address, self._request(queue, offset), OFFSET_TIMEOUT_MS)
+        try:
+            await self._instance.ask(address, self._request(queue, offset), OFFSET_TIMEOUT_MS)
+        except BrokerError as refusal:
+            if refusal.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+                raise
+            # Apache 5 makes a group at its first heartbeat, which an offset may overtake.
+            await self._instance.announced(address, OFFSET_TIMEOUT_MS)
+            await self._instance.ask(address, self._request(queue, offset), OFFSET_TIMEOUT_MS)
         if self._is_master(queue, address):
             self._told[queue] = self._confirmed[queue] = offset
             self._begun.add(_place(queue))

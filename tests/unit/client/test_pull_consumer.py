@@ -99,6 +99,31 @@ async def test_a_blocking_pull_waits_on_the_broker() -> None:
         assert (request.suspend_timeout_millis, request.expression_type) == (700, "SQL92")
 
 
+@pytest.mark.parametrize("refusals", [1, 2])
+async def test_an_offset_that_overtakes_the_groups_first_heartbeat_is_stored_once_the_broker_knows_the_group(
+    refusals: int,
+) -> None:
+    """Apache 5 refuses an offset of a group that it does not know; one that it never gets to know is an error."""
+    async with pulling() as (cluster, consumer):
+        asked: list[Command] = []
+
+        def update(command: Command) -> Command:
+            asked.append(command)
+            unknown = len(asked) <= refusals
+            code = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST if unknown else ResponseCode.SUCCESS
+            return command.reply(code, remark="Group g not exist!" if unknown else None)
+
+        cluster.broker.answers[RequestCode.UPDATE_CONSUMER_OFFSET] = update
+        consumer.update_consume_offset(Q0, 5)
+        if refusals == 1:
+            await consumer.persist_consume_offset()
+        else:
+            with pytest.raises(BrokerError, match="Group g not exist!"):
+                await consumer.persist_consume_offset()
+        assert [UpdateConsumerOffset.decode(command).commit_offset for command in asked[:2]] == [5, 5]
+        assert cluster.broker.asked.of(RequestCode.HEART_BEAT)
+
+
 async def test_compressed_bodies_are_unpacked() -> None:
     async with pulling() as (cluster, consumer):
         packed, sys_flag = compress(b"x" * 9_000)
