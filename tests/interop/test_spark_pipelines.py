@@ -28,6 +28,7 @@ from interop.lab import APACHE_CLUSTERS, Cluster, Lab
 from interop.messages import Load, Seen, index_of, sent_by_java
 from interop.our_client import SEND_TIMEOUT_MS, receive_ours, seen_by_us, send_ours
 from interop.setup import CLIENT_VERSIONS
+from tests.spark.home import QUICK_JAVA
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -47,8 +48,7 @@ def spark() -> Iterator[SparkSession]:
     """One for all tests here, with what a pipeline's own session has."""
     settings = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"}
     with pytest.MonkeyPatch.context() as patched:
-        # It ends before the optimising compiler has earned its keep.
-        patched.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+        patched.setenv("JDK_JAVA_OPTIONS", QUICK_JAVA)
         made = open_session("interop", "local[2]", settings)
     yield made
     made.stop()
