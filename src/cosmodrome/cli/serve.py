@@ -127,7 +127,7 @@ def _echo_open(broker: BrokerConfig) -> None:
         host, source = broker.broker_ip1, "as brokerIP1 says"
         if not host:
             host, source = advertised_host(broker.bind_address), "brokerIP1 in the file of -c sets another"
-        click.echo(f"listening on every address of this machine; clients are told {host}: {source}")
+        click.echo(f"listening on every address of this machine; clients connect to {host}: {source}")
 
 
 def _ready_text(name_server: str, broker: Broker, data: Path, brokers: int, seconds: float) -> str:

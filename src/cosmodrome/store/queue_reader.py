@@ -169,7 +169,7 @@ class QueueReader:
 def _where_unread(queue: ConsumeQueue, low: int, high: int) -> int:
     """The first message that a reader may not know whose offset is behind the end of the queue.
 
-    Either the queue was begun anew, and the reader knows none of it; or a crash took its end, and the reader knows at
+    Either the queue is a new one, and the reader knows none of it; or a crash took its end, and the reader knows at
     most what was there when the store was opened. Apache's brokers go to the end, past what came since.
     """
     return low if low == 0 else min(max(queue.recovered_end, low), high)

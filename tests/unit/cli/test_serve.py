@@ -245,7 +245,7 @@ def test_who_listens_everywhere_says_where_clients_are_told_to_come(
     done = invoked(*UP, str(tmp_path / "data"), "--host", "0.0.0.0", "-c", str(conf))
     assert done.exit_code == 0, done.output
     first, second = done.output.splitlines()[:2]
-    assert first == f"listening on every address of this machine; clients are told {told}: {because}"
+    assert first == f"listening on every address of this machine; clients connect to {told}: {because}"
     ((address, name_server),) = registered.items()
     assert second.startswith(f"name server on {name_server}, broker broker-a on {address}, ")
     assert (address.partition(":")[0], name_server.partition(":")[0]) == (told, "127.0.0.9")
