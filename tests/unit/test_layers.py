@@ -24,6 +24,7 @@ ROWS = (
         "properties_file",
         "state_file",
         "lazy",
+        "numbers",
     ),
     ("wire",),
     ("store", "raft", "net", "filter"),
