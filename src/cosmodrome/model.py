@@ -20,6 +20,8 @@ SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 SYSTEM_PREFIX = "rmq_sys_"
+REVIVE_PREFIX = SYSTEM_PREFIX + "REVIVE_LOG_"
+TRACE_DATA_PREFIX = SYSTEM_PREFIX + "TRACE_DATA_"  # topics of trace clients with the access channel CLOUD
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 # Every broker has this group; it is nobody's, and nothing is committed under it.
 READER_GROUP = "TOOLS_CONSUMER"
@@ -31,10 +33,12 @@ HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 OFFSET_MOVED_EVENT = "OFFSET_MOVED_EVENT"
-# Topics that only a broker itself may write to.
+# Topics that only a broker itself may write to, with those of SYSTEM_PREFIX; see `is_broker_only`.
 NOT_SENDABLE_TOPICS = frozenset(
     {SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_EVENT}
 )
+# Of those, what operators' consumers may read, and so send back.
+READABLE_SYSTEM_TOPICS = frozenset({CHECK_MAX_TIME_TOPIC, OFFSET_MOVED_EVENT, SELF_TEST_TOPIC})
 SYSTEM_TOPICS = NOT_SENDABLE_TOPICS | {AUTO_CREATE_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC}
 CLIENT_INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
 
@@ -166,6 +170,11 @@ def _check_name(kind: str, name: str, limit: int, allowed: re.Pattern[str] = _NA
     if not allowed.fullmatch(name):
         raise InvalidParameter(f"the {kind} name {name!r} is illegal; allowed are letters, digits and % | _ -")
     return name
+
+
+def is_broker_only(topic: str) -> bool:
+    """Return whether no client may send to this topic: a broker keeps its own records in it, and believes them."""
+    return topic in NOT_SENDABLE_TOPICS or (topic.startswith(SYSTEM_PREFIX) and not topic.startswith(TRACE_DATA_PREFIX))
 
 
 def retry_topic(group: str) -> str:

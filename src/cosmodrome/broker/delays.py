@@ -10,7 +10,7 @@ from pathlib import Path
 from cosmodrome.broker.delay_offsets import DelayOffsets
 from cosmodrome.clock import Clock, sleep_unless
 from cosmodrome.errors import InvalidParameter, MessageIllegal, ProtocolError, ServiceNotAvailable
-from cosmodrome.model import HALF_TOPIC, SCHEDULE_TOPIC, Property
+from cosmodrome.model import REVIVE_PREFIX, SCHEDULE_TOPIC, Property, is_broker_only
 from cosmodrome.store.message import StoreMessage
 from cosmodrome.store.message_store import MessageStore
 from cosmodrome.wire import properties as props
@@ -64,8 +64,8 @@ def delivered(record: Record) -> StoreMessage:
     queue_id = props.find(record.properties, Property.REAL_QID) or ""
     if topic is None or not (queue_id.isascii() and queue_id.isdigit()):
         raise MessageIllegal("it does not say where it belongs")
-    if topic == HALF_TOPIC:
-        raise MessageIllegal("half messages are not delayed")
+    if is_broker_only(topic) and not topic.startswith(REVIVE_PREFIX):  # pops keep their records in the wheel
+        raise MessageIllegal(f"it is meant for {topic}, which only the broker itself writes to")
     return StoreMessage.again(record, topic, int(queue_id), record.properties)
 
 

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from cosmodrome.errors import MessageIllegal
-from cosmodrome.model import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, Property
+from cosmodrome.model import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, Property, is_broker_only
 from cosmodrome.store.message import StoreMessage
 from cosmodrome.wire import properties as props
 from cosmodrome.wire.record import Record, SysFlag, pack_host
@@ -22,6 +22,7 @@ from cosmodrome.wire.record import Record, SysFlag, pack_host
 QUEUE_ID = 0
 _ENDED_TAG = "d"
 _ROOM_FOR_CHECKS_BYTES = 128  # of what checks note in the properties
+_MAX_LONG = 2**63 - 1
 _NOBODY = pack_host("127.0.0.1", 0)
 _SEPARATOR = ","  # between the offsets of an op; Apache 5.1 and later put several into one
 # What an immune half message may hold back before it is moved: a restart reads everything behind the first open one.
@@ -98,7 +99,18 @@ def is_transactional(properties: str) -> bool:
 
 def is_half(message: StoreMessage) -> bool:
     """Whether a sent message begins a transaction. A retried one still says so, but its transaction is over."""
-    return message.reconsume_times == 0 and is_transactional(message.properties)
+    return message.reconsume_times <= 0 and is_transactional(message.properties)
+
+
+def check_half(message: StoreMessage) -> None:
+    """Refuse a half message that no request could ever end, or that means nothing once it is committed."""
+    if props.find(message.properties, Property.PGROUP) is None:
+        raise MessageIllegal(f"a half message needs the property {Property.PGROUP}: only its producer group may end it")
+    if props.find(message.properties, Property.TIMER_DEL_UNIQKEY) is not None:
+        raise MessageIllegal(
+            "a half message takes no timed message back; send the property "
+            f"{Property.TIMER_DEL_UNIQKEY} without a transaction"
+        )
 
 
 def to_half(message: StoreMessage) -> None:
@@ -123,6 +135,16 @@ def next_copy(record: Record, half: Half, checks: int) -> StoreMessage:
         kept[Property.TRANSACTION_CHECK_TIMES] = str(checks)
     kept[Property.TRAN_PREPARED_QUEUE_OFFSET] = str(half.first)
     return StoreMessage.again(record, HALF_TOPIC, QUEUE_ID, props.encode(kept))
+
+
+def longest_commit(half: StoreMessage) -> StoreMessage:
+    """Return what a commit of this half message would store, with everything that checks may note in it."""
+    kept = props.decode(half.properties)
+    topic, queue_id = kept[Property.REAL_TOPIC], int(kept[Property.REAL_QID])
+    kept[Property.TRANSACTION_CHECK_TIMES] = kept[Property.TRAN_PREPARED_QUEUE_OFFSET] = str(_MAX_LONG)
+    sys_flag = half.sys_flag | SysFlag.COMMIT
+    properties = props.encode(kept)
+    return dataclasses.replace(half, topic=topic, queue_id=queue_id, properties=properties, sys_flag=sys_flag)
 
 
 def resumed(record: Record) -> StoreMessage:
@@ -153,6 +175,8 @@ def real_place(record: Record) -> tuple[str, int]:
     queue_id = _number(props.find(record.properties, Property.REAL_QID), -1)
     if topic is None or queue_id < 0:
         raise MessageIllegal("the half message does not say where it belongs")
+    if is_broker_only(topic):
+        raise MessageIllegal(f"the half message is meant for {topic}, which only the broker itself writes to")
     return topic, queue_id
 
 

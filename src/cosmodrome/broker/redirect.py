@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 from cosmodrome.broker.delays import delay_level, to_schedule
-from cosmodrome.broker.timers import DELIVER_MARK, deliver_at, is_timed
+from cosmodrome.broker.half_messages import longest_commit, to_half
+from cosmodrome.broker.timers import DELIVER_MARK, is_timed
 from cosmodrome.model import Property
 from cosmodrome.store.message import StoreMessage
 from cosmodrome.wire.record import SysFlag
@@ -30,10 +32,12 @@ def redirect(broker: Broker, message: StoreMessage) -> None:
         broker.timers.to_wheel(message)
 
 
-def check_times(broker: Broker, properties: str) -> None:
-    """Refuse now what `redirect` would refuse when the transaction of this message is committed."""
-    if delay_level(properties) <= 0 and is_timed(properties):
-        broker.timers.check_time(deliver_at(properties, now_ms := broker.clock.now_ms()), now_ms)
+def check_commit(broker: Broker, message: StoreMessage) -> None:
+    """Refuse a half message now if its commit would be refused later. What it asks for is tried on a copy."""
+    if _is_marked(message.properties):
+        half = dataclasses.replace(message)
+        to_half(half)
+        redirect(broker, longest_commit(half))
 
 
 def _is_marked(properties: str) -> bool:

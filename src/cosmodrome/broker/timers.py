@@ -153,6 +153,7 @@ class Timers:
                 raise MessageIllegal("it is too late to take the message back: its time has come")
             return
         self.check_time(deliver_ms, now_ms)
+        _check_deletion(message)
         if len(message.properties.encode()) + len(message.topic) + _NOTES_BYTES > props.MAX_SIZE_BYTES:
             raise MessageIllegal("the properties leave no room for those of a timed message; make them shorter")
         slot_ms = slot_of(deliver_ms)
@@ -369,6 +370,16 @@ class Timers:
 def deletion_key(topic: str, unique_key: str) -> str:
     """How a deletion names the message it takes back."""
     return f"{topic}+{unique_key}"
+
+
+def _check_deletion(message: StoreMessage) -> None:
+    """Refuse to take back a message of another topic: the wheel holds the records of pops and of other senders too."""
+    key = props.find(message.properties, Property.TIMER_DEL_UNIQKEY)
+    if key is not None and not key.startswith(deletion_key(message.topic, "")):
+        raise MessageIllegal(
+            f"the property {Property.TIMER_DEL_UNIQKEY} is {key[:200]!r}; write {message.topic}+ and the unique key of "
+            "a message of this topic"
+        )
 
 
 def _timer(head: RecordHead) -> tuple[Timer, str]:

@@ -31,6 +31,7 @@ from cosmodrome.model import (
     TopicFlag,
     check_topic,
     dead_letter_topic,
+    is_broker_only,
     retry_topic,
 )
 from cosmodrome.wire.bodies import TopicConfigWrapper
@@ -76,8 +77,8 @@ class Topics(SavedTable):
 
     def sendable(self, name: str, template: str, queues_wanted: int, unit_mode: bool = False) -> TopicConfig:
         """The topic to send to, created from `template` when it may be; a client of a unit marks what it creates."""
-        if name in NOT_SENDABLE_TOPICS:
-            raise NoPermission(f"Sending message to topic[{name}] is forbidden.")
+        if is_broker_only(name) and not self._is_for_traces(name):
+            raise NoPermission(f"Sending message to topic[{name}] is forbidden: only the broker itself writes to it.")
         found = self._topics.get(name)
         if found is None:
             check_topic(name)
@@ -141,6 +142,11 @@ class Topics(SavedTable):
             or name.startswith(SYSTEM_PREFIX)
             or name in (self._config.broker_cluster_name, self._config.broker_name, self._reply_topic)
         )
+
+    def _is_for_traces(self, name: str) -> bool:
+        """Return whether an operator chose this name for traces; not if the broker keeps something else in it."""
+        own = (*NOT_SENDABLE_TOPICS, TIMER_TOPIC, revive_topic(self._config.broker_cluster_name))
+        return name == self._config.msg_trace_topic_name and name not in own
 
     @property
     def _reply_topic(self) -> str:

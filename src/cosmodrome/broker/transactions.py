@@ -19,6 +19,7 @@ from cosmodrome.broker.half_messages import (
     OpenHalves,
     Rules,
     Verdict,
+    check_half,
     committed,
     ended_by,
     given_up,
@@ -206,6 +207,7 @@ class Transactions:
                 f"the broker[{self._config.broker_name}] sending transaction message is forbidden: "
                 "rejectTransactionMessage is set"
             )
+        check_half(message)
         to_half(message)
         return self._put_half(message)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cosmodrome.model import SYSTEM_PREFIX, Property
+from cosmodrome.model import REVIVE_PREFIX, Property
 from cosmodrome.store.message import StoreMessage
 from cosmodrome.wire import properties as props
 from cosmodrome.wire.bodies import Ack, CheckPoint
@@ -15,7 +15,7 @@ LEAD_MS = 1_000
 
 
 def revive_topic(cluster: str) -> str:
-    return f"{SYSTEM_PREFIX}REVIVE_LOG_{cluster}"
+    return REVIVE_PREFIX + cluster
 
 
 def checkpoint_message(point: CheckPoint, topic: str, revive_queue_id: int, now_ms: int, host: bytes) -> StoreMessage:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from cosmodrome.broker.timers import deletion_key
 from cosmodrome.errors import IllegalOperation, NoPermission, ProtocolError, ServiceNotAvailable, TopicNotFound
-from cosmodrome.model import Perm, Property
+from cosmodrome.model import Perm, Property, is_broker_only
 from cosmodrome.net.connection import Connection
 from cosmodrome.store.message import StoreMessage
 from cosmodrome.wire import properties as props
@@ -25,6 +25,8 @@ async def recall_message(broker: Broker, connection: Connection, command: Comman
     """RECALL_MESSAGE: set a deletion beside the message; when their second is over, the two cancel each other."""
     request = RecallMessage.decode(command)
     _check_served(broker)
+    if is_broker_only(request.topic):
+        raise NoPermission(f"recall failed: topic[{request.topic}] holds the broker's own records")
     if broker.topics.find_topic(request.topic) is None:
         raise TopicNotFound(request.topic)
     handle = _checked_handle(broker, request)
@@ -47,6 +49,8 @@ def _checked_handle(broker: Broker, request: RecallMessage) -> RecallHandle:
         raise IllegalOperation(str(error)) from error
     if handle.topic != request.topic:
         raise IllegalOperation("recall failed, topic not match")
+    if props.NAME_END in handle.unique_key or props.VALUE_END in handle.unique_key:
+        raise IllegalOperation("recall failed: the unique key in the handle holds a separator of properties")
     if handle.broker_name != broker.config.broker_name:
         raise IllegalOperation("recall failed, broker service not available")
     left_ms = handle.deliver_ms - broker.clock.now_ms()

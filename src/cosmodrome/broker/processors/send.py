@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cosmodrome.broker.delays import delay_level
 from cosmodrome.broker.half_messages import is_half, is_transactional
-from cosmodrome.broker.redirect import check_times
+from cosmodrome.broker.redirect import check_commit
 from cosmodrome.broker.statistics import DEAD_LETTERS
 from cosmodrome.broker.timers import DELIVER_MARK, is_timed, recall_handle
 from cosmodrome.broker.topics import check_writable
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _SUCCESS = int(ResponseCode.SUCCESS)
+_TRANSACTION = SysFlag.TRANSACTION_MASK
+_NO_TRANSACTION = ~_TRANSACTION
 _FLUSH_CODES = {
     Durability.OK: _SUCCESS,
     Durability.FLUSH_DISK_TIMEOUT: int(ResponseCode.FLUSH_DISK_TIMEOUT),
@@ -48,6 +50,8 @@ async def send_message(broker: Broker, connection: Connection, command: Command)
     if broker.topics.unsaved:  # this send made the topic: it must outlive the message's promise
         await broker.topics.saved()
     queue_id = queue_id_for(request, topic)
+    if request.sys_flag & _TRANSACTION:
+        _check_transaction(request)
     if request.batch:
         return await _send_batch(broker, connection, command, request, topic, queue_id)
     properties = request.properties or ""
@@ -77,7 +81,7 @@ async def send_message(broker: Broker, connection: Connection, command: Command)
 def _append_marked(broker: Broker, message: StoreMessage) -> Appended:
     """Store a message that may have to wait for something before it is delivered."""
     if is_half(message):
-        check_times(broker, message.properties)
+        check_commit(broker, message)
         return broker.transactions.prepare(message)
     return broker.append(message)
 
@@ -127,18 +131,33 @@ async def _bury_if_dead(broker: Broker, request: SendMessage, message: StoreMess
 def message_from(
     broker: Broker, connection: Connection, command: Command, request: SendMessage, topic: TopicConfig, queue_id: int
 ) -> StoreMessage:
+    """Return the message of a request, without properties. How a transaction ended is never the sender's to say."""
+    sys_flag = request.sys_flag & _NO_TRANSACTION
     return StoreMessage(
         request.topic,
         queue_id,
         bytes(command.body),
         "",
         request.flag,
-        request.sys_flag | SysFlag.MULTI_TAGS if topic.filter_type == "MULTI_TAG" else request.sys_flag,
+        sys_flag | SysFlag.MULTI_TAGS if topic.filter_type == "MULTI_TAG" else sys_flag,
         request.born_timestamp,
         connection.packed_peer,
         broker.packed_address,
         request.reconsume_times or 0,
     )
+
+
+def _check_transaction(request: SendMessage) -> None:
+    """Refuse a message that is undecided by its flag alone: it would come into no queue, and nothing could commit it.
+
+    Retried messages come with the flag of their first life, too: their transaction is over.
+    """
+    is_undecided = request.sys_flag & _TRANSACTION in (SysFlag.PREPARED, SysFlag.ROLLBACK)
+    if is_undecided and (request.reconsume_times or 0) <= 0 and not is_transactional(request.properties or ""):
+        raise MessageIllegal(
+            f"sysFlag {request.sys_flag} says that this is a half message, but its property {Property.TRAN_MSG} "
+            "is not true"
+        )
 
 
 def queue_id_for(request: SendMessage, topic: TopicConfig) -> int:

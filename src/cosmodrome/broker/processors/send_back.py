@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from cosmodrome.broker.retries import NO_DELAY, is_dead, retry_level, returned
 from cosmodrome.broker.statistics import DEAD_LETTERS, SENT_BACK, SENT_BACK_TO_DEATH
 from cosmodrome.broker.topics import check_writable
-from cosmodrome.errors import RequestError
-from cosmodrome.model import Perm, Property
+from cosmodrome.errors import NoPermission, RequestError
+from cosmodrome.model import READABLE_SYSTEM_TOPICS, Perm, Property, is_broker_only
 from cosmodrome.net.connection import Connection
 from cosmodrome.wire import properties as props
 from cosmodrome.wire.command import Command
@@ -34,6 +34,8 @@ async def send_back(broker: Broker, _connection: Connection, command: Command) -
     if view is None:
         raise RequestError(f"look message by offset failed, {request.offset}")
     (record,) = decode_records(view)
+    if is_broker_only(record.topic) and record.topic not in READABLE_SYSTEM_TOPICS:
+        raise NoPermission(f"the message at {request.offset} is a record of the broker itself in {record.topic}")
     if is_dead(record, group, request):
         topic, level = broker.topics.ensure_dead_letter_topic(group.name), NO_DELAY
     else:
