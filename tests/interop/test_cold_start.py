@@ -59,6 +59,19 @@ def test_a_new_group_gets_everything_of_a_young_topic_even_if_it_wants_only_what
 
 
 @every_client
+def test_a_group_that_begins_on_an_empty_topic_gets_its_first_messages(
+    lab: Lab, ours: Cluster, fresh: Fresh, version: str
+) -> None:
+    """They may land while the client still asks where its group is."""
+    topic = made_topic(lab, ours, fresh, version)
+    wanted: dict[str, object] = {"topic": topic, "group": fresh("group"), "from": "last"}
+    with lab.start(version, "Consume", ours, wanted) as consumer:
+        produce(lab, ours, fresh, version, topic, OLD)
+        consumer.wait_messages(len(OLD))
+        assert sorted(seen_by_java(line).index for line in consumer.end()) == [*OLD]
+
+
+@every_client
 def test_a_group_that_was_there_before_goes_on_where_it_was(
     lab: Lab, forgetful: Cluster, fresh: Fresh, version: str
 ) -> None:

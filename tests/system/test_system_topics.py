@@ -169,7 +169,7 @@ async def test_what_waits_is_not_sent_back(broker: Wired, way: dict[str, str]) -
 # --- administration
 
 
-@pytest.mark.parametrize("topic", [topic for topic in CLOSED if topic != "OFFSET_MOVED_EVENT"])
+@pytest.mark.parametrize("topic", CLOSED)
 async def test_no_one_creates_changes_or_deletes_a_topic_of_the_brokers_own(broker: Wired, topic: str) -> None:
     known = broker.broker.topics.find_topic(topic)
     for request in (CreateTopic(topic, 1, 1, 2), CreateTopic(topic, 0, 0, 0)):

@@ -439,11 +439,12 @@ class MessageStore:
         return self._store_time(queue)(queue_offset)
 
     def is_young(self, topic: str, queue_id: int) -> bool:
-        """The queue's very first message is still there, and not so far back that it has left memory."""
+        """Return whether a group new to the queue begins at 0: it has had no message yet, or its very first one is
+        there and not so far back that it has left memory."""
         queue = self._queues.find(topic, queue_id)
-        if queue is None or queue.min_offset > 0 or queue.max_offset == 0:
-            return False
-        return self._reader.is_in_memory(queue.entry(0)[0])
+        if queue is None or queue.max_offset == 0:
+            return True
+        return queue.min_offset <= 0 and self._reader.is_in_memory(queue.entry(0)[0])
 
     def topics(self) -> list[str]:
         """Every topic that has had a message."""

@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 
 
 async def query_consumer_offset(broker: Broker, _connection: Connection, command: Command) -> Command:
-    """QUERY_CONSUMER_OFFSET: the stored offset. A group new to a young queue starts at 0, whatever its client wants."""
+    """QUERY_CONSUMER_OFFSET: the stored offset. A group new to a young queue starts at 0, whatever its client wants.
+
+    An empty queue is young. Told that there is no offset, its client would ask for the queue's end next, and skip what
+    lands in between; Apache's 4.9 answers 0, too.
+    """
     request = QueryConsumerOffset.decode(command)
     stored = broker.offsets.find_offset(request.consumer_group, request.topic, request.queue_id)
     if stored is not None:
