@@ -642,12 +642,14 @@ async def test_the_revive_topic_is_there_from_the_start(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("order", [False, True])
-async def test_a_group_that_pops_goes_on_where_it_was_reset_to(tmp_path: Path, order: bool) -> None:
-    """Who waits learns of it at once; acks of what was out before change nothing."""
+@pytest.mark.parametrize("is_known", [True, False], ids=["with a heartbeat", "without"])
+async def test_a_group_that_pops_goes_on_where_it_was_reset_to(tmp_path: Path, order: bool, is_known: bool) -> None:
+    """Who waits learns of it at once; acks of what was out before change nothing. A proxy's clients send no heartbeat."""
     async with post_office(tmp_path) as post:
         await post.send(b"a", b"b", b"c")
-        beat = HeartbeatData(CLIENT, (), (ConsumerData(GROUP, subscriptions=(Subscription(TOPIC, "*"),)),))
-        await post.call(RequestCode.HEART_BEAT, body=beat.encode())
+        if is_known:
+            beat = HeartbeatData(CLIENT, (), (ConsumerData(GROUP, subscriptions=(Subscription(TOPIC, "*"),)),))
+            await post.call(RequestCode.HEART_BEAT, body=beat.encode())
         before = await post.pop(queue_id=0, order=order)
         waiting = asyncio.create_task(post.pop(queue_id=0, order=order, poll_ms=60_000))
         await post.until_waiting()
@@ -655,6 +657,7 @@ async def test_a_group_that_pops_goes_on_where_it_was_reset_to(tmp_path: Path, o
         reset = ResetOffset(TOPIC, GROUP, 0, queue_id=0, offset=1)
         assert (await post.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)).code == ResponseCode.SUCCESS
         again = await asyncio.wait_for(waiting, PATIENCE_SECONDS)
-        await post.ack(before.handles[2])
+        for handle in before.handles:
+            await post.ack(handle)
         assert (before.bodies, again.bodies) == ([b"a", b"b", b"c"], [b"b", b"c"])
         assert post.broker.offsets.find_offset(GROUP, TOPIC, 0) == (1 if order else 3)

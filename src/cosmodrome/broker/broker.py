@@ -318,9 +318,13 @@ class Broker:
         if self.long_polls.hold(HeldPull(topic, queue_id, offset, codes, deadline_ms, waiter)):
             await waiter
 
-    def reset_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Set a running group's offset; who reads the queue learns of it now, or when it next asks for messages."""
-        self.offsets.reset(group, topic, queue_id, offset)
+    def reset_offset(self, group: str, topic: str, queue_id: int, offset: int, *, is_read: bool) -> None:
+        """Set a group's offset. If its members read the topic, they learn of it when they next ask for messages.
+
+        What is out of an orderly pop is called back, so that it neither blocks the queue nor moves the offset.
+        """
+        (self.offsets.reset if is_read else self.offsets.commit)(group, topic, queue_id, offset)
+        self.pops.orders.call_back(topic, group, queue_id, self.clock.now_ms())
         self._wake(self.long_polls.take_queue(topic, queue_id))
         self.pops.more(PollKey(topic, group, queue_id))
         self.pops.more(PollKey(topic, group, ANY_QUEUE))

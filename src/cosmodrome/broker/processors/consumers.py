@@ -61,7 +61,7 @@ async def reset_offset(broker: Broker, _connection: Connection, command: Command
         )
     else:
         for queue_id, to in targets.items():
-            (broker.reset_offset if is_read else broker.offsets.commit)(request.group, topic.name, queue_id, to)
+            broker.reset_offset(request.group, topic.name, queue_id, to, is_read=is_read)
     log.info("group %s was reset on %s: %s", request.group, topic.name, targets)
     return command.reply(body=offsets.encode())
 

@@ -213,8 +213,7 @@ def _queues(topic: TopicConfig) -> list[tuple[str, int]]:
 
 def _take_from(broker: Broker, request: PopMessage, taken: _Taken, topic: str, queue_id: int, wanted: Wanted) -> None:
     group = request.consumer_group
-    if broker.offsets.take_reset(group, topic, queue_id) is not None:  # `_first_offset` finds it; the rest follows it
-        broker.pops.orders.call_back(topic, group, queue_id, taken.pop_time_ms)
+    broker.offsets.take_reset(group, topic, queue_id)  # `_first_offset` finds it; the rest follows it
     start = _first_offset(broker, request, topic, queue_id)
     if request.order:
         until_ms = broker.pops.orders.blocked_until(topic, group, queue_id, request.attempt_id, taken.pop_time_ms)
