@@ -240,6 +240,13 @@ class BrokerConfig(_FromProperties):
     register_broker_timeout_mills: int = 24_000
     channel_expired_timeout: int = 120_000
     slave_read_enable: bool = False
+    # Bounds of what peers may ask for; keys of our own. docs/durability.md, "Hostile peers", says what each prevents.
+    max_request_body_size: int = 8 * MIB  # of requests that bring no message
+    max_request_body_values: int = 300_000
+    max_groups_per_connection: int = 4_096
+    max_group_memberships: int = 1_000_000  # of all connections together
+    max_subscriptions_per_group: int = 4_096
+    max_filter_characters: int = 4 * MIB  # of all SQL92 expressions of all groups
     max_pull_hold: int = alias("maxPullHold", 100_000)
     store_reply_message_enable: bool = True
     use_server_side_reset_offset: bool = True  # else consumers are told to reset their offsets themselves
@@ -283,6 +290,13 @@ class BrokerConfig(_FromProperties):
         _require(0 < self.default_topic_queue_nums <= 65_535, "defaultTopicQueueNums", "1 to 65535")
         for name in (one.name for one in dataclasses.fields(self) if one.name.startswith("wait_time_mills_in_")):
             _require(getattr(self, name) > 0, _camel_case(name), "at least 1 ms")
+        for name in (
+            "max_groups_per_connection",
+            "max_group_memberships",
+            "max_subscriptions_per_group",
+            "max_filter_characters",
+        ):
+            _require(getattr(self, name) > 0, _camel_case(name), "at least 1")
         _require(self.send_thread_pool_queue_capacity > 0, "sendThreadPoolQueueCapacity", "at least 1")
         _require(self.transaction_time_out >= 0, "transactionTimeOut", "0 ms or more")
         _require(self.transaction_check_max > 0, "transactionCheckMax", "at least 1")
@@ -315,6 +329,15 @@ class NameServerConfig(_FromProperties):
         _require(self.broker_silent_ms > 0, "brokerSilentMs", "at least 1 ms")
 
 
+_BROKER_BOUNDS = (
+    "max_request_body_size",
+    "max_request_body_values",
+    "max_groups_per_connection",
+    "max_group_memberships",
+    "max_subscriptions_per_group",
+    "max_filter_characters",
+    "max_pull_hold",
+)
 _TEXTS = ("instance_name", "unit_name", "namespace", "trace_topic", "tls_ca_file")
 _INTERVALS = (
     "poll_route_interval_ms",

@@ -17,6 +17,9 @@ OUR_OWN_FIGURES = {"requestsTurnedAway"}
 OUR_OWN_KEYS = {
     *("abortFile", "maxPullHold", "readOnlyCommitLogStorePaths", "storeCheckpoint", "storePathConsumeQueue"),
     *("storePathIndex", "vipListenerEnable"),
+    # Bounds of what peers may ask for.
+    *("maxRequestBodySize", "maxRequestBodyValues", "maxGroupsPerConnection", "maxGroupMemberships"),
+    *("maxSubscriptionsPerGroup", "maxFilterCharacters"),
 }
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from cosmodrome.broker.answer import answer, refuse
 from cosmodrome.broker.assignments import TopicQueues
@@ -46,6 +47,7 @@ from cosmodrome.model import SCHEDULE_TOPIC, Perm, Property
 from cosmodrome.net.addresses import EVERY_ADDRESS, advertised_host, is_loopback
 from cosmodrome.net.caller import Caller
 from cosmodrome.net.connection import Connection, Handler
+from cosmodrome.net.lane import Lane
 from cosmodrome.net.server import CannotListen, Server
 from cosmodrome.store.cleaner import DiskUsed, disk_used
 from cosmodrome.store.message import Appended, Durability, StoreMessage
@@ -61,6 +63,9 @@ log = logging.getLogger(__name__)
 
 POLL_SWEEP_MS = 500
 CLIENT_SCAN_MS = 10_000
+MEMBERS_TOLD = 20  # of a group that disagrees, in its line of the log
+NOTICES_STEP = 200  # sent in one step
+LEAVING_STEP = 50  # groups that are told of a member's leave in one step
 # The second listener is so far below the first. Java's clients up to 4.4 send there unless told otherwise.
 VIP_DISTANCE = 2
 NOT_FOR_VIP = frozenset(
@@ -107,6 +112,9 @@ class Broker:
         self.store = MessageStore.open(self._root, store_config, self.clock, self._arrived, used)
         self.store.on_stall = self._stalled
         self._caller = Caller(config=self._net_config)
+        self.lane = Lane()
+        self._to_notify: dict[str, None] = {}  # groups whose members must rebalance
+        self._is_notifying = False
         self.registration = Registration(
             config, self._caller, self.clock, self._registration_body, lambda names: self.topics.mark_orderly(names)
         )
@@ -138,8 +146,10 @@ class Broker:
         self.offsets = ConsumerOffsets(folder / "consumerOffset.json", self.clock)
         self.request_modes = RequestModes(config, folder / "messageRequestMode.json", self.clock)
         self.topic_queues = TopicQueues(config, self._caller, self.topics, self.clock)
-        self.filters = GroupFilters() if config.enable_property_filter else None
-        self.clients = Clients(config.channel_expired_timeout)
+        self.filters = GroupFilters(limit=config.max_filter_characters) if config.enable_property_filter else None
+        self.clients = Clients(
+            config.channel_expired_timeout, config.max_groups_per_connection, config.max_group_memberships
+        )
         self.locks = QueueLocks()
         self.long_polls: LongPolls[Waiter] = LongPolls(config.max_pull_hold)
 
@@ -234,7 +244,7 @@ class Broker:
                 tasks.create_task(self.revives.run()),
                 tasks.create_task(self.registration.run()),
                 tasks.create_task(self._every(POLL_SWEEP_MS, self._wake_expired)),
-                tasks.create_task(self._every(CLIENT_SCAN_MS, self._drop_silent)),
+                tasks.create_task(self._watch_clients()),
                 tasks.create_task(self._sample()),
                 tasks.create_task(self._save_tables()),
             )
@@ -288,6 +298,7 @@ class Broker:
         self._wake(self.long_polls.take_all())
         self.pops.close()
         await asyncio.gather(*(server.close() for server in self._servers))
+        self.lane.close()
 
     # --- what processors use
 
@@ -346,21 +357,44 @@ class Broker:
         if not (differing := consumers.disagreement):
             log.info("the members of group %s subscribe to the same again", group)
             return
-        told = "; ".join(f"{client_id}: {wants}" for client_id, wants in differing.items())
+        told = "; ".join(f"{client_id}: {wants}" for client_id, wants in islice(differing.items(), MEMBERS_TOLD))
         log.warning("the members of group %s subscribe to different things and will miss messages: %s", group, told)
 
     def notify_members(self, group: str) -> None:
-        """Tell a group's members to rebalance, if both the broker and the group want that."""
+        """Tell a group's members to rebalance, if both the broker and the group want that.
+
+        They are told soon, in steps, and once of everything that happens until then: a group of thousands whose
+        members come one after the other would otherwise cost millions of notices.
+        """
+        self._to_notify[group] = None
+        if not self._is_notifying:
+            self._is_notifying = True
+            self.lane.start(self._notifying())
+
+    def _notifying(self) -> Iterator[None]:
+        try:
+            yield
+            sent = 0
+            while self._to_notify:
+                group = next(iter(self._to_notify))
+                del self._to_notify[group]
+                for connection in self._members_to_notify(group):
+                    notice = ConsumerGroupHeader(group)
+                    connection.send(Command.request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, notice, oneway=True))
+                    sent += 1
+                    if sent % NOTICES_STEP == 0:
+                        yield
+        finally:
+            self._is_notifying = False
+
+    def _members_to_notify(self, group: str) -> list[Connection]:
         consumers = self.clients.find_consumers(group)
-        config = self.groups.find_group(group)
+        config = self.groups.find_known(group)
         if consumers is None or config is None or consumers.broadcasting:
-            return
+            return []
         if not (self.config.notify_consumer_ids_changed_enable and config.notify_consumer_ids_changed_enable):
-            return
-        for connection in list(consumers.members):
-            assert isinstance(connection, Connection)
-            notice = ConsumerGroupHeader(group)
-            connection.send(Command.request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, notice, oneway=True))
+            return []
+        return [cast(Connection, connection) for connection in consumers.members]
 
     # --- inside
 
@@ -414,18 +448,33 @@ class Broker:
         self._wake(self.long_polls.take_expired(self.clock.now_ms()))
         self.pops.wake_expired()
 
-    def _drop_silent(self) -> None:
-        self.locks.expire(self.clock.now_ms())
+    async def _watch_clients(self) -> None:
+        while True:
+            await self.clock.sleep(CLIENT_SCAN_MS)
+            await self.lane.run(self._drop_silent())
+
+    def _drop_silent(self) -> Iterator[None]:
+        now_ms = self.clock.now_ms()
+        self.locks.expire(now_ms)
         if self.filters is not None:
-            self.filters.clean(self.clock.now_ms())
-        for connection in self.clients.silent(self.clock.now_ms()):
-            assert isinstance(connection, Connection)
-            log.info("closing %s: no heartbeat for %d ms", connection.peer, self.config.channel_expired_timeout)
-            connection.close()
+            self.filters.clean(now_ms)
+        for silent in self.clients.looking_for_silent(now_ms):
+            for connection in silent:
+                assert isinstance(connection, Connection)
+                log.info("closing %s: no heartbeat for %d ms", connection.peer, self.config.channel_expired_timeout)
+                connection.close()
+            yield
 
     def _connection_lost(self, connection: Connection) -> None:
-        for group in self.clients.drop(connection):
+        if groups := self.clients.drop(connection):
+            self.lane.start(self._leaving(groups))
+
+    def _leaving(self, groups: list[str]) -> Iterator[None]:
+        """Tell the groups that a member left, in steps."""
+        for number, group in enumerate(groups, 1):
             self.member_left(group)
+            if number % LEAVING_STEP == 0:
+                yield
 
     def _registration_body(self) -> RegisterBrokerBody:
         return RegisterBrokerBody(self.topics.data_version, {config.name: config for config in self.topics})

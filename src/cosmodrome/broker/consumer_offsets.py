@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,7 +35,8 @@ class ConsumerOffsets(SavedTable):
         super().__init__(path, clock)
         self._offsets: dict[str, dict[int, int]] = {}
         self._ahead: dict[tuple[str, int], _Ahead] = {}
-        self._resets: dict[tuple[str, int], int] = {}  # that a running consumer has not heard of
+        # Group → topic and queue id → offset, that a running consumer has not heard of.
+        self._resets: dict[str, dict[tuple[str, int], int]] = {}
         stored = state_file.load(path, ConsumerOffsetsBody.decode)
         if stored is not None:
             self._offsets.update({key: dict(queues) for key, queues in stored.offsets.items()})
@@ -56,18 +57,23 @@ class ConsumerOffsets(SavedTable):
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Commit for a consumer that runs and must hear of it."""
         self._commit(group, topic, queue_id, offset)
-        self._resets[f"{topic}@{group}", queue_id] = offset
+        self._resets.setdefault(group, {})[topic, queue_id] = offset
 
     def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
-        return bool(self._resets) and (f"{topic}@{group}", queue_id) in self._resets
+        return bool(self._resets) and (topic, queue_id) in self._resets.get(group, ())
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
         """Where the consumer that asks now has to go on; None, nearly always, where it is."""
-        return self._resets.pop((f"{topic}@{group}", queue_id), None) if self._resets else None
+        if not self._resets or (resets := self._resets.get(group)) is None:
+            return None
+        offset = resets.pop((topic, queue_id), None)
+        if not resets:
+            del self._resets[group]
+        return offset
 
     def drop_resets(self, group: str) -> None:
         """Nobody of the group runs any more: whoever comes next begins at what is committed."""
-        self._resets = {place: to for place, to in self._resets.items() if not place[0].endswith("@" + group)}
+        self._resets.pop(group, None)
 
     def commit_ahead(self, group: str, topic: str, queue_id: int, offset: int, log_end: int) -> None:
         """Commit, but save it only once everything below `log_end` is on disk (`settle`)."""
@@ -109,17 +115,22 @@ class ConsumerOffsets(SavedTable):
         return [key.removeprefix(prefix) for key in self._offsets if key.startswith(prefix)]
 
     def forget_topic(self, topic: str) -> None:
-        self._forget(key for key in self._offsets if key.startswith(topic + "@"))
+        self._forget({key for key in self._offsets if key.startswith(topic + "@")})
+        for group, resets in list(self._resets.items()):
+            self._resets[group] = {place: offset for place, offset in resets.items() if place[0] != topic}
+            if not self._resets[group]:
+                del self._resets[group]
 
     def forget_group(self, group: str) -> None:
-        self._forget(key for key in self._offsets if key.endswith("@" + group))
+        self._forget({key for key in self._offsets if key.endswith("@" + group)})
+        self._resets.pop(group, None)
 
-    def _forget(self, keys: Iterable[str]) -> None:
-        for key in list(keys):
+    def _forget(self, keys: Collection[str]) -> None:
+        for key in keys:
             del self._offsets[key]
-            self._ahead = {place: ahead for place, ahead in self._ahead.items() if place[0] != key}
-            self._resets = {place: offset for place, offset in self._resets.items() if place[0] != key}
             self.changed()
+        if self._ahead:
+            self._ahead = {place: ahead for place, ahead in self._ahead.items() if place[0] not in keys}
 
     def encoded(self) -> bytes:
         offsets = self._offsets

@@ -51,6 +51,10 @@ class Groups(SavedTable):
     def __contains__(self, name: str) -> bool:
         return name in self._groups
 
+    def find_known(self, name: str) -> GroupConfig | None:
+        """The group if it is there; it is not made."""
+        return self._groups.get(name)
+
     def find_group(self, name: str) -> GroupConfig | None:
         """The group, made now if that is allowed; None if it is not."""
         found = self._groups.get(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from cosmodrome.broker.bodies import read_body
 from cosmodrome.broker.pop.polls import ANY_QUEUE, PollKey
 from cosmodrome.broker.statistics import ACKS, CHECKPOINTS
 from cosmodrome.errors import InvalidParameter, MessageIllegal, NoMessage
@@ -34,7 +35,7 @@ async def ack_message(broker: Broker, _connection: Connection, command: Command)
 
 async def batch_ack(broker: Broker, _connection: Connection, command: Command) -> Command:
     """BATCH_ACK_MESSAGE: none of the messages comes again."""
-    body = BatchAckBody.decode(command.body)
+    body = await read_body(broker, BatchAckBody, command)
     if not body.acks:
         raise NoMessage("a batch ack without acks")
     for batch in body.acks:

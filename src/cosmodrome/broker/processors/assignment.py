@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cosmodrome.broker.assignments import STRATEGIES, assigned
+from cosmodrome.broker.bodies import read_body
 from cosmodrome.errors import NoPermission
 from cosmodrome.model import RETRY_PREFIX, MessageModel, MessageQueue
 from cosmodrome.net.connection import Connection
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 async def query_assignment(broker: Broker, _connection: Connection, command: Command) -> Command:
     """QUERY_ASSIGNMENT: the queues of one member of a group; without an answer it keeps what it has."""
-    query = QueryAssignment.decode(command.body)
+    query = await read_body(broker, QueryAssignment, command)
     mode = broker.request_modes.find(query.topic, query.group)
     queues = await _queues(broker, query, mode)
     return command.reply(body=Assignment(queues, mode.mode).encode())
@@ -37,7 +38,7 @@ async def _queues(broker: Broker, query: QueryAssignment, mode: RequestModeBody)
 
 async def set_request_mode(broker: Broker, _connection: Connection, command: Command) -> Command:
     """SET_MESSAGE_REQUEST_MODE: a group pulls or pops a topic from now on."""
-    mode = RequestModeBody.decode(command.body)
+    mode = await read_body(broker, RequestModeBody, command)
     if mode.topic.startswith(RETRY_PREFIX):
         raise NoPermission("retry topic is not allowed to set mode")
     broker.topics.topic(mode.topic)

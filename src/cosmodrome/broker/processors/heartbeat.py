@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from cosmodrome.broker.bodies import read_body
 from cosmodrome.broker.clients import Member
 from cosmodrome.broker.wanted import check_sql
 from cosmodrome.codes import Language
-from cosmodrome.errors import ConsumerNotOnline, RequestError
+from cosmodrome.errors import ConsumerNotOnline, InvalidParameter, RequestError
 from cosmodrome.filter import sql92
 from cosmodrome.net.connection import Connection
 from cosmodrome.wire.bodies import (
@@ -31,35 +33,73 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+# Groups, filters and tens of subscriptions that one heartbeat registers before others have their turn.
+STEP = 50
+SUBSCRIPTIONS_AS_ONE = 10
+
+
 async def heartbeat(broker: Broker, connection: Connection, command: Command) -> Command:
     """HEART_BEAT: the client is alive, with these producers and these consumers."""
-    data = HeartbeatData.decode(command.body)
-    now_ms = broker.clock.now_ms()
-    member = Member(data.client_id, connection.peer, command.language, command.version, now_ms)
-    for group in data.producers:
-        broker.clients.register_producer(group, connection, member)
-    for consumer in data.consumers:
-        _register_consumer(broker, connection, consumer, member)
+    data = await read_body(broker, HeartbeatData, command)
+    broker.clients.check_room(data, connection)
+    _check_subscriptions(broker, data)
+    await broker.lane.run(_registering(broker, connection, command, data))
     return command.reply()
 
 
-def _register_consumer(broker: Broker, connection: Connection, data: ConsumerData, member: Member) -> None:
+def _check_subscriptions(broker: Broker, data: HeartbeatData) -> None:
+    limit = broker.config.max_subscriptions_per_group
+    for consumer in data.consumers:
+        if len(consumer.subscriptions) > limit:
+            raise InvalidParameter(
+                f"consumer group {consumer.group[:255]} subscribes to {len(consumer.subscriptions)} topics; "
+                f"maxSubscriptionsPerGroup allows {limit}"
+            )
+
+
+def _registering(broker: Broker, connection: Connection, command: Command, data: HeartbeatData) -> Iterator[None]:
+    """Register in steps. A connection that is closed meanwhile has been dropped: it must not come back."""
+    member = Member(data.client_id, connection.peer, command.language, command.version, broker.clock.now_ms())
+    for number, group in enumerate(data.producers, 1):
+        broker.clients.register_producer(group, connection, member)
+        if number % (STEP * 10) == 0:  # each costs a microsecond
+            yield
+            if connection.closed:
+                return
+    done = 0
+    for consumer in data.consumers:
+        for _ in _registering_consumer(broker, connection, consumer, member):
+            done += 1
+            if done >= STEP:
+                done = 0
+                yield
+                if connection.closed:
+                    return
+
+
+def _registering_consumer(broker: Broker, connection: Connection, data: ConsumerData, member: Member) -> Iterator[None]:
+    """Register one consumer; yield for every subscription and filter, as far as they cost anything."""
     group = broker.groups.find_group(data.group)
     if group is None:
         return  # Apache answers success here too; the client's pull is then told that the group does not exist
     broker.topics.ensure_retry_topic(group.name, group.retry_queues, data.unit_mode)
     if broker.filters is not None:
-        for fault in broker.filters.register(group.name, data.subscriptions, member.seen_ms):
-            log.warning("group %s, member %s: %s", group.name, member.client_id, fault)
+        for fault in broker.filters.registering(group.name, data.subscriptions, member.seen_ms):
+            if fault is not None:
+                log.warning("group %s, member %s: %s", group.name, member.client_id, fault)
+            yield
+            if connection.closed:
+                return
     changed = broker.clients.register_consumer(data, connection, member)
     broker.watch_agreement(group.name)
     if changed:
         broker.notify_members(group.name)
+    yield from (None for _ in range(1 + len(data.subscriptions) // SUBSCRIPTIONS_AS_ONE))
 
 
 async def check_client_config(broker: Broker, _connection: Connection, command: Command) -> Command:
     """CHECK_CLIENT_CONFIG: refuse a subscription this broker can't serve before its consumer starts."""
-    subscription = CheckClientConfig.decode(command.body).subscription
+    subscription = (await read_body(broker, CheckClientConfig, command)).subscription
     if subscription.expression_type != "TAG":
         check_sql(subscription.expression_type, broker.filters is not None)
         sql92.compile(subscription.expression)
@@ -87,7 +127,7 @@ async def get_consumer_list(broker: Broker, _connection: Connection, command: Co
 
 async def lock_queues(broker: Broker, _connection: Connection, command: Command) -> Command:
     """LOCK_BATCH_MQ: take or renew the queues of an orderly consumer; answers those it holds now."""
-    request = LockBatch.decode(command.body)
+    request = await read_body(broker, LockBatch, command)
     now_ms = broker.clock.now_ms()
     taken = broker.locks.lock(request.consumer_group, request.client_id, request.queues, now_ms)
     return command.reply(body=encode_locked(taken))
@@ -95,7 +135,7 @@ async def lock_queues(broker: Broker, _connection: Connection, command: Command)
 
 async def unlock_queues(broker: Broker, _connection: Connection, command: Command) -> Command:
     """UNLOCK_BATCH_MQ: let queues go."""
-    request = LockBatch.decode(command.body)
+    request = await read_body(broker, LockBatch, command)
     broker.locks.unlock(request.consumer_group, request.client_id, request.queues)
     return command.reply()
 

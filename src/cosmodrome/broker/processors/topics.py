@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cosmodrome.broker.bodies import read_body
 from cosmodrome.errors import GroupNotFound, InvalidParameter
 from cosmodrome.model import MessageQueue, TopicConfig
 from cosmodrome.net.connection import Connection
@@ -120,7 +121,7 @@ async def query_topic_groups(broker: Broker, _connection: Connection, command: C
 
 async def put_group(broker: Broker, _connection: Connection, command: Command) -> Command:
     """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP."""
-    broker.groups.put(GroupConfigBody.decode(command.body).group)
+    broker.groups.put((await read_body(broker, GroupConfigBody, command)).group)
     await broker.groups.saved()
     return command.reply()
 

@@ -1,0 +1,163 @@
+"""Peers that ask for more than anyone needs: each is refused beyond a bound, and served in small steps below it.
+
+How quick a healthy client is meanwhile, `tests/torture/test_hostile_peers.py` measures. Here the work of one turn of the
+loop is counted, which no load of the machine changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cosmodrome.broker.broker import LEAVING_STEP, Broker
+from cosmodrome.broker.processors import heartbeat
+from cosmodrome.codes import RequestCode, ResponseCode
+from cosmodrome.config import BrokerConfig
+from cosmodrome.model import Subscription
+from cosmodrome.net.caller import Caller
+from cosmodrome.wire.bodies import ConsumerData, HeartbeatData
+from cosmodrome.wire.command import Command
+from tests.system.cluster import SMALL_STORE, running_broker
+from tests.turns import Turns
+
+TIMEOUT_MS = 60_000
+PATIENCE_SECONDS = 120
+SQL = "SQL92"
+
+
+@asynccontextmanager
+async def broker_and_caller(folder: Path, **settings: Any) -> AsyncIterator[tuple[Broker, Caller]]:
+    config = replace(BrokerConfig(broker_name="broker-a"), **settings)
+    caller = Caller()
+    async with running_broker(folder, "", config, SMALL_STORE) as broker:
+        try:
+            yield broker, caller
+        finally:
+            await caller.close()
+
+
+def beat(
+    *, producers: int = 0, consumers: int = 0, topics: int = 1, kind: str = "TAG", expression: str = "*"
+) -> Command:
+    """Return a heartbeat of a client with so many groups, whose consumers subscribe to so many topics each."""
+    data = HeartbeatData(
+        "client",
+        tuple(f"p{number}" for number in range(producers)),
+        tuple(
+            ConsumerData(
+                f"c{number}",
+                subscriptions=tuple(
+                    Subscription(f"t{topic}", expression + " " * topic, expression_type=kind) for topic in range(topics)
+                ),
+            )
+            for number in range(consumers)
+        ),
+    )
+    return Command.request(RequestCode.HEART_BEAT, body=data.encode())
+
+
+async def until(condition: object) -> None:
+    assert callable(condition)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+# --- heartbeats
+
+
+@pytest.mark.parametrize(
+    ("asked", "refusal"),
+    [
+        (beat(producers=101), "maxGroupsPerConnection allows 100"),
+        (beat(consumers=101), "maxGroupsPerConnection allows 100"),
+        (beat(consumers=1, topics=51), "maxSubscriptionsPerGroup allows 50"),
+        (beat(producers=3_000), "maxRequestBodyValues allows 5000"),
+        (beat(consumers=1, topics=1, expression="x" * 70_000), "maxRequestBodySize allows 65536"),
+    ],
+)
+async def test_a_heartbeat_beyond_a_bound_is_refused_and_leaves_nothing(
+    tmp_path: Path, asked: Command, refusal: str
+) -> None:
+    bounds = {
+        "max_groups_per_connection": 100,
+        "max_subscriptions_per_group": 50,
+        "max_request_body_size": 65_536,
+        "max_request_body_values": 5_000,
+    }
+    async with broker_and_caller(tmp_path, **bounds) as (broker, caller):
+        reply = await caller.call(broker.address, asked, TIMEOUT_MS)
+        assert (reply.code, refusal in (reply.remark or "")) == (ResponseCode.INVALID_PARAMETER, True), reply.remark
+        assert len(broker.clients) == 0
+        fine = await caller.call(broker.address, beat(producers=50, consumers=50, topics=1), TIMEOUT_MS)
+        assert fine.code == ResponseCode.SUCCESS, fine.remark
+        assert len(broker.clients) == 100
+
+
+async def test_many_small_heartbeats_come_no_further_than_a_large_one(tmp_path: Path) -> None:
+    async with broker_and_caller(tmp_path, max_groups_per_connection=10) as (broker, caller):
+        codes = []
+        for number in range(20):
+            data = HeartbeatData("client", (f"p{number}",))
+            asked = Command.request(RequestCode.HEART_BEAT, body=data.encode())
+            codes.append((await caller.call(broker.address, asked, TIMEOUT_MS)).code)
+        assert codes == [ResponseCode.SUCCESS] * 10 + [ResponseCode.INVALID_PARAMETER] * 10
+        assert len(broker.clients) == 10
+
+
+async def test_a_client_with_many_groups_comes_and_goes_in_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with broker_and_caller(tmp_path) as (broker, caller):
+        with Turns() as coming:
+            monkeypatch.setattr(broker.clients, "register_consumer", coming.counting(broker.clients.register_consumer))
+            reply = await caller.call(broker.address, beat(consumers=1_000), TIMEOUT_MS)
+        assert reply.code == ResponseCode.SUCCESS, reply.remark
+        assert coming.total == 1_000
+        assert coming.most <= heartbeat.STEP
+        with Turns() as going:
+            monkeypatch.setattr(broker, "member_left", going.counting(broker.member_left))
+            await caller.close()
+            await until(lambda: going.total == 1_000)
+        assert going.most <= LEAVING_STEP
+        assert len(broker.clients) == 0
+
+
+async def test_the_filters_of_one_consumer_are_compiled_in_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with broker_and_caller(tmp_path) as (broker, caller):
+        assert broker.filters is not None
+        with Turns() as turns:
+            monkeypatch.setattr(broker.filters, "_register", turns.counting(broker.filters._register))
+            asked = beat(consumers=1, topics=500, kind=SQL, expression="a > 5")
+            reply = await caller.call(broker.address, asked, TIMEOUT_MS)
+        assert reply.code == ResponseCode.SUCCESS, reply.remark
+        assert turns.total == len(broker.filters) == 500
+        assert turns.most <= heartbeat.STEP
+
+
+async def test_filters_have_a_limit_and_those_of_groups_that_left_make_room(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with broker_and_caller(tmp_path, max_filter_characters=20_000) as (broker, caller):
+        assert broker.filters is not None
+        await caller.call(broker.address, beat(consumers=1, topics=1_000, kind=SQL, expression="a > 5"), TIMEOUT_MS)
+        assert 0 < len(broker.filters) < 200
+        assert "maxFilterCharacters allows 20000" in caplog.text
+        full = len(broker.filters)
+        await caller.close()
+        await until(lambda: len(broker.clients) == 0)
+        other = Caller()
+        fresh = ConsumerData("other", subscriptions=(Subscription("t", "b = 'new'", expression_type=SQL),))
+        asked = Command.request(RequestCode.HEART_BEAT, body=HeartbeatData("o", consumers=(fresh,)).encode())
+        await other.call(broker.address, asked, TIMEOUT_MS)
+        assert broker.filters.filter("t", "other", 0).matches_raw("b\x01new\x02")
+        assert len(broker.filters) < full
+        await other.close()
