@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Self, get_type_hints
 from cosmodrome.apache_keys import BROKER_HARMLESS, NAME_SERVER_HARMLESS, OLD_NAMES, RETIRED
 from cosmodrome.errors import ConfigError
 from cosmodrome.model import RequestMode
+from cosmodrome.numbers import MAX_PORT, parse_int, read_int, shown
 from cosmodrome.promises import BROKER_PROMISES, NAME_SERVER_PROMISES, Promise, find_promise
 from cosmodrome.properties_file import Properties, place
 from cosmodrome.properties_file import parse_properties as parse_properties
@@ -206,7 +207,7 @@ class StoreConfig(_FromProperties):
     @property
     def delete_hours(self) -> frozenset[int]:
         """The hours of the day, in local time, at which expired files go."""
-        return frozenset(int(hour) for hour in self.delete_when.split(";") if hour.strip())
+        return frozenset(read_int(hour.strip()) for hour in self.delete_when.split(";") if hour.strip())
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,8 +430,9 @@ def _address_mistake(address: str) -> str | None:
     if not host:
         return "it has no host"
     if not (port.isascii() and port.isdecimal()):
-        return f"its port {port!r} is not a number" if port else "it has no port"
-    return None if 0 < int(port) < 65_536 else f"ports go from 1 to 65535, not to {port}"
+        return f"its port {shown(port)} is not a number" if port else "it has no port"
+    number = parse_int(port, low=1, high=MAX_PORT)
+    return None if number is not None else f"ports go from 1 to {MAX_PORT}, not to {port:.20}"
 
 
 def properties_text(*configs: _FromProperties) -> str:
@@ -579,7 +581,7 @@ _NO_FOLDERS = "empty: a log spread over several folders is not supported; move i
 
 def _are_hours(text: str) -> bool:
     hours = [hour.strip() for hour in text.split(";") if hour.strip()]
-    return bool(hours) and all(hour.isascii() and hour.isdigit() and int(hour) < 24 for hour in hours)
+    return bool(hours) and all(parse_int(hour, high=23) is not None for hour in hours)
 
 
 def _require(holds: bool, key: str, accepted: str) -> None:

@@ -48,6 +48,7 @@ MAX_GROUP_LENGTH = 255
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 _RETRY_NAME = re.compile(r"[%|a-zA-Z0-9_+-]+")  # the pop retry topic V2 is group+topic
+MAX_QUEUES = 65_535  # of a topic on one broker
 
 
 class Property:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from typing import Final
 
+MAX_PORT: Final = 65_535
 MAX_INT: Final = 2**31 - 1
 MAX_LONG: Final = 2**63 - 1
+MIN_LONG: Final = -(2**63)
 # As many digits as the name of a file of the log has; the largest long has one less.
 MAX_DIGITS: Final = 20
 

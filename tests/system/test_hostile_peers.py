@@ -1,7 +1,7 @@
 """Peers that ask for more than anyone needs: each is refused beyond a bound, and served in small steps below it.
 
-How quick a healthy client is meanwhile, `tests/torture/test_hostile_peers.py` measures. Here the work of one turn of the
-loop is counted, which no load of the machine changes.
+How quick a healthy client is meanwhile, `tests/torture/test_hostile_peers.py` measures. Here the work of one turn of
+the loop is counted, which no load of the machine changes.
 """
 
 from __future__ import annotations

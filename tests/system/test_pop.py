@@ -644,7 +644,7 @@ async def test_the_revive_topic_is_there_from_the_start(tmp_path: Path) -> None:
 @pytest.mark.parametrize("order", [False, True])
 @pytest.mark.parametrize("is_known", [True, False], ids=["with a heartbeat", "without"])
 async def test_a_group_that_pops_goes_on_where_it_was_reset_to(tmp_path: Path, order: bool, is_known: bool) -> None:
-    """Who waits learns of it at once; acks of what was out before change nothing. A proxy's clients send no heartbeat."""
+    """A waiting pop learns of it at once; acks of earlier pops change nothing. A proxy's clients send no heartbeat."""
     async with post_office(tmp_path) as post:
         await post.send(b"a", b"b", b"c")
         if is_known:

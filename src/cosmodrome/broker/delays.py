@@ -10,7 +10,8 @@ from pathlib import Path
 from cosmodrome.broker.delay_offsets import DelayOffsets
 from cosmodrome.clock import Clock, sleep_unless
 from cosmodrome.errors import InvalidParameter, MessageIllegal, ProtocolError, ServiceNotAvailable
-from cosmodrome.model import REVIVE_PREFIX, SCHEDULE_TOPIC, Property, is_broker_only
+from cosmodrome.model import MAX_QUEUES, REVIVE_PREFIX, SCHEDULE_TOPIC, Property, check_topic, is_broker_only
+from cosmodrome.numbers import MIN_LONG, parse_int, shown
 from cosmodrome.store.message import StoreMessage
 from cosmodrome.store.message_store import MessageStore
 from cosmodrome.wire import properties as props
@@ -41,10 +42,10 @@ def delay_level(properties: str) -> int:
     text = props.find(properties, Property.DELAY)
     if text is None:
         return 0
-    try:
-        return int(text)
-    except ValueError:
-        raise MessageIllegal(f"the property DELAY is {text!r}; write a delay level such as 3") from None
+    level = parse_int(text, low=MIN_LONG)
+    if level is None:
+        raise MessageIllegal(f"the property DELAY is {shown(text)}; write a delay level such as 3")
+    return level
 
 
 def to_schedule(message: StoreMessage, level: int, levels: int) -> None:
@@ -61,12 +62,12 @@ def to_schedule(message: StoreMessage, level: int, levels: int) -> None:
 def delivered(record: Record) -> StoreMessage:
     """A delayed message as it is when its time has come. Its properties stay, as Apache leaves them."""
     topic = props.find(record.properties, Property.REAL_TOPIC)
-    queue_id = props.find(record.properties, Property.REAL_QID) or ""
-    if topic is None or not (queue_id.isascii() and queue_id.isdigit()):
+    queue_id = parse_int(props.find(record.properties, Property.REAL_QID), high=MAX_QUEUES)
+    if topic is None or queue_id is None:
         raise MessageIllegal("it does not say where it belongs")
     if is_broker_only(topic) and not topic.startswith(REVIVE_PREFIX):  # pops keep their records in the wheel
         raise MessageIllegal(f"it is meant for {topic}, which only the broker itself writes to")
-    return StoreMessage.again(record, topic, int(queue_id), record.properties)
+    return StoreMessage.again(record, check_topic(topic), queue_id, record.properties)
 
 
 class Delays:

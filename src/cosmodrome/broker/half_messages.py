@@ -13,7 +13,16 @@ from enum import Enum
 from typing import NamedTuple
 
 from cosmodrome.errors import MessageIllegal
-from cosmodrome.model import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, Property, is_broker_only
+from cosmodrome.model import (
+    CHECK_MAX_TIME_TOPIC,
+    HALF_TOPIC,
+    MAX_QUEUES,
+    OP_HALF_TOPIC,
+    Property,
+    check_topic,
+    is_broker_only,
+)
+from cosmodrome.numbers import MAX_LONG, parse_int
 from cosmodrome.store.message import StoreMessage
 from cosmodrome.wire import properties as props
 from cosmodrome.wire.record import Record, SysFlag, pack_host
@@ -22,7 +31,6 @@ from cosmodrome.wire.record import Record, SysFlag, pack_host
 QUEUE_ID = 0
 _ENDED_TAG = "d"
 _ROOM_FOR_CHECKS_BYTES = 128  # of what checks note in the properties
-_MAX_LONG = 2**63 - 1
 _NOBODY = pack_host("127.0.0.1", 0)
 _SEPARATOR = ","  # between the offsets of an op; Apache 5.1 and later put several into one
 # What an immune half message may hold back before it is moved: a restart reads everything behind the first open one.
@@ -73,21 +81,19 @@ def half_of(record: Record, rules: Rules) -> Half:
 
 def half_at(offset: int, physical_offset: int, born_ms: int, properties: str, rules: Rules) -> Half:
     found = props.decode(properties)
-    first = _number(found.get(Property.TRAN_PREPARED_QUEUE_OFFSET), offset)
-    checks = _number(found.get(Property.TRANSACTION_CHECK_TIMES), 0)
-    return Half(offset, physical_offset, first, born_ms, _immunity_ms(found, rules), checks)
+    first = parse_int(found.get(Property.TRAN_PREPARED_QUEUE_OFFSET), high=offset)
+    checks = parse_int(found.get(Property.TRANSACTION_CHECK_TIMES))
+    return Half(
+        offset, physical_offset, offset if first is None else first, born_ms, _immunity_ms(found, rules), checks or 0
+    )
 
 
 def _immunity_ms(found: Mapping[str, str], rules: Rules) -> int | None:
     text = found.get(Property.CHECK_IMMUNITY_TIME_IN_SECONDS)
     if text is None:
         return None
-    seconds = _number(text, -1)
-    return rules.timeout_ms if seconds < 0 else seconds * 1_000
-
-
-def _number(text: str | None, default: int) -> int:
-    return int(text) if text is not None and text.isascii() and text.isdigit() else default
+    seconds = parse_int(text)
+    return rules.timeout_ms if seconds is None else seconds * 1_000
 
 
 # --- messages
@@ -141,7 +147,7 @@ def longest_commit(half: StoreMessage) -> StoreMessage:
     """Return what a commit of this half message would store, with everything that checks may note in it."""
     kept = props.decode(half.properties)
     topic, queue_id = kept[Property.REAL_TOPIC], int(kept[Property.REAL_QID])
-    kept[Property.TRANSACTION_CHECK_TIMES] = kept[Property.TRAN_PREPARED_QUEUE_OFFSET] = str(_MAX_LONG)
+    kept[Property.TRANSACTION_CHECK_TIMES] = kept[Property.TRAN_PREPARED_QUEUE_OFFSET] = str(MAX_LONG)
     sys_flag = half.sys_flag | SysFlag.COMMIT
     properties = props.encode(kept)
     return dataclasses.replace(half, topic=topic, queue_id=queue_id, properties=properties, sys_flag=sys_flag)
@@ -172,12 +178,12 @@ def committed(record: Record) -> StoreMessage:
 def real_place(record: Record) -> tuple[str, int]:
     """The topic and queue a half message is meant for; MessageIllegal when it does not say."""
     topic = props.find(record.properties, Property.REAL_TOPIC)
-    queue_id = _number(props.find(record.properties, Property.REAL_QID), -1)
-    if topic is None or queue_id < 0:
+    queue_id = parse_int(props.find(record.properties, Property.REAL_QID), high=MAX_QUEUES)
+    if topic is None or queue_id is None:
         raise MessageIllegal("the half message does not say where it belongs")
     if is_broker_only(topic):
         raise MessageIllegal(f"the half message is meant for {topic}, which only the broker itself writes to")
-    return topic, queue_id
+    return check_topic(topic), queue_id
 
 
 def op_message(half_offset: int, now_ms: int) -> StoreMessage:
@@ -187,11 +193,11 @@ def op_message(half_offset: int, now_ms: int) -> StoreMessage:
 
 
 def ended_by(op: Record) -> list[int]:
-    """The half offsets that an op ends, in either of Apache's forms."""
+    """The half offsets that an op ends, in either of Apache's forms. What is no offset is passed over."""
     if props.find(op.properties, Property.TAGS) != _ENDED_TAG:
         return []
     numbers = op.body.decode("utf-8", "replace").split(_SEPARATOR)
-    return [int(number) for number in numbers if number.isascii() and number.isdigit()]
+    return [number for text in numbers if (number := parse_int(text)) is not None]
 
 
 # --- which are open

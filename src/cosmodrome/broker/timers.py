@@ -16,7 +16,8 @@ from cosmodrome.broker.topics import TIMER_TOPIC
 from cosmodrome.clock import Clock
 from cosmodrome.config import StoreConfig
 from cosmodrome.errors import InvalidParameter, MessageIllegal, ProtocolError, RequestError, ServiceNotAvailable
-from cosmodrome.model import RETRY_PREFIX, Property
+from cosmodrome.model import RETRY_PREFIX, Property, check_topic
+from cosmodrome.numbers import MAX_INT, parse_int, shown
 from cosmodrome.store.message import StoreMessage
 from cosmodrome.store.message_store import MessageStore
 from cosmodrome.store.timer_log import Unit, delete_files
@@ -48,6 +49,7 @@ _ASKS = {
     Property.TIMER_DELIVER_MS: 1,
     Property.START_DELIVER_TIME: 1,
 }
+MAX_ASKED = 10**15  # more is no time: milliseconds of 30,000 years
 DELIVER_MARK = "DELIVER"  # a part of the names of both absolute times; the others have Property.DELAY in theirs
 _ABSOLUTE = (Property.TIMER_DELIVER_MS, Property.START_DELIVER_TIME)
 # What trying again cannot mend.
@@ -68,10 +70,10 @@ def deliver_at(properties: str, now_ms: int) -> int:
         text = props.find(properties, name)
         if text is None:
             continue
-        try:
-            return (0 if name in _ABSOLUTE else now_ms) + int(text) * unit_ms
-        except ValueError:
-            raise MessageIllegal(f"the property {name} is {text!r}; write a whole number") from None
+        number = parse_int(text, low=-MAX_ASKED, high=MAX_ASKED)
+        if number is None:
+            raise MessageIllegal(f"the property {name} is {shown(text)}; write a whole number")
+        return (0 if name in _ABSOLUTE else now_ms) + number * unit_ms
     return now_ms
 
 
@@ -85,7 +87,7 @@ def recall_handle(message: StoreMessage, broker_name: str) -> str | None:
     topic = props.find(message.properties, Property.REAL_TOPIC) or ""
     if message.topic != TIMER_TOPIC or topic.startswith(RETRY_PREFIX):
         return None
-    deliver_ms = int(props.find(message.properties, Property.TIMER_OUT_MS) or 0) + 1  # back into the same slot
+    deliver_ms = (parse_int(props.find(message.properties, Property.TIMER_OUT_MS)) or 0) + 1  # back into the same slot
     unique_key = props.find(message.properties, Property.UNIQ_KEY) or ""
     return RecallHandle(topic, broker_name, deliver_ms, unique_key).encode()
 
@@ -384,12 +386,13 @@ def _check_deletion(message: StoreMessage) -> None:
 
 def _timer(head: RecordHead) -> tuple[Timer, str]:
     """What to set for a record of the timer topic, and where it belongs."""
-    out_ms = props.find(head.properties, Property.TIMER_OUT_MS) or ""
+    out_ms = parse_int(props.find(head.properties, Property.TIMER_OUT_MS), high=MAX_ASKED)
     topic = props.find(head.properties, Property.REAL_TOPIC)
-    if topic is None or not (out_ms.isascii() and out_ms.isdigit()):
+    if topic is None or out_ms is None:
         raise MessageIllegal("it does not say when and where to deliver it")
+    check_topic(topic)
     deletes = props.find(head.properties, Property.TIMER_DEL_UNIQKEY) is not None
-    return Timer(int(out_ms), head.physical_offset, head.size, java_hash(topic), deletes), topic
+    return Timer(out_ms, head.physical_offset, head.size, java_hash(topic), deletes), topic
 
 
 def _noted(record: Record, set_at_ms: int, now_ms: int) -> StoreMessage:
@@ -405,8 +408,7 @@ def _noted(record: Record, set_at_ms: int, now_ms: int) -> StoreMessage:
 def _rolled(record: Record, set_at_ms: int, now_ms: int) -> StoreMessage:
     """A timed message that goes behind the others once more, because its time is too far ahead for one turn."""
     message = _noted(record, set_at_ms, now_ms)
-    times = props.find(record.properties, Property.TIMER_ROLL_TIMES) or "0"
-    turns = int(times) + 1 if times.isascii() and times.isdigit() else 1
+    turns = (parse_int(props.find(record.properties, Property.TIMER_ROLL_TIMES), high=MAX_INT) or 0) + 1
     message.properties = props.encode(props.decode(message.properties) | {Property.TIMER_ROLL_TIMES: str(turns)})
     message.topic, message.queue_id = record.topic, record.queue_id
     return message

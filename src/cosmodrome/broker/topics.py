@@ -17,6 +17,7 @@ from cosmodrome.model import (
     AUTO_CREATE_TOPIC,
     BENCHMARK_TOPIC,
     HALF_TOPIC,
+    MAX_QUEUES,
     NOT_SENDABLE_TOPICS,
     OFFSET_MOVED_EVENT,
     OP_HALF_TOPIC,
@@ -40,7 +41,6 @@ log = logging.getLogger(__name__)
 
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 
-MAX_QUEUES = 65_535
 DELAY_LEVELS = 18
 BENCHMARK_QUEUES = 1_024
 CLUSTER_TOPIC_QUEUES = 16

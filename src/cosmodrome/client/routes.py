@@ -15,7 +15,8 @@ from typing import Protocol
 from cosmodrome.client.lifecycle import going_on
 from cosmodrome.clock import Clock
 from cosmodrome.errors import CosmodromeError, RouteNotFound, SendFailed
-from cosmodrome.model import AUTO_CREATE_TOPIC, MASTER_ID, BrokerData, MessageQueue, Perm, Route
+from cosmodrome.model import AUTO_CREATE_TOPIC, MASTER_ID, MAX_QUEUES, BrokerData, MessageQueue, Perm, Route
+from cosmodrome.numbers import parse_int
 
 log = logging.getLogger(__name__)
 
@@ -92,8 +93,8 @@ def _ordered_queues(topic: str, order_conf: str) -> tuple[MessageQueue, ...]:
     queues: list[MessageQueue] = []
     for part in filter(None, order_conf.split(";")):
         broker_name, _, count = part.partition(":")
-        if count.isdigit():
-            queues += (MessageQueue(topic, broker_name, queue_id) for queue_id in range(int(count)))
+        number = parse_int(count, high=MAX_QUEUES)
+        queues += (MessageQueue(topic, broker_name, queue_id) for queue_id in range(number or 0))
     return tuple(queues)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cosmodrome.codes import RequestCode
 from cosmodrome.net.caller import Caller
+from cosmodrome.numbers import MAX_PORT, parse_int
 from cosmodrome.wire.command import Command
 
 _DISTANCE = 2
@@ -52,6 +53,5 @@ class VipCaller(Caller):
 def vip_address(address: str) -> str:
     """Return the VIP address of the broker at this address; the address itself if there can be none."""
     host, _, port = address.rpartition(":")
-    if not port.isdecimal() or int(port) <= _DISTANCE:
-        return address
-    return f"{host}:{int(port) - _DISTANCE}"
+    number = parse_int(port, low=_DISTANCE + 1, high=MAX_PORT)
+    return address if number is None else f"{host}:{number - _DISTANCE}"

@@ -10,6 +10,7 @@ from cosmodrome.config import NetConfig
 from cosmodrome.errors import CallTimeout, ConnectionFailed, RequestCodeNotSupported
 from cosmodrome.net.connection import Connection, ConnectionCallback, Handler
 from cosmodrome.net.tls import connect_failure
+from cosmodrome.numbers import MAX_PORT, parse_int
 from cosmodrome.wire.command import Command
 
 log = logging.getLogger(__name__)
@@ -135,11 +136,12 @@ class Caller:
 
     async def _open(self, address: str) -> Connection:
         host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal():
+        number = parse_int(port, high=MAX_PORT)
+        if not host or number is None:
             raise ConnectionFailed(address, "is not an address; write host:port")
         goodbye = None if self._tls is None else TLS_GOODBYE_SECONDS
         connect = asyncio.get_running_loop().create_connection(
-            self._make, host.strip("[]"), int(port), ssl=self._tls, ssl_shutdown_timeout=goodbye
+            self._make, host.strip("[]"), number, ssl=self._tls, ssl_shutdown_timeout=goodbye
         )
         _, connection = await asyncio.wait_for(connect, self._config.connect_timeout_ms / 1000)
         return connection

@@ -19,6 +19,7 @@ from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, Struct
 
 from cosmodrome.errors import ConfigError, CosmodromeError
 from cosmodrome.model import Property
+from cosmodrome.numbers import parse_int
 from cosmodrome.pipelines.definition import FILE_FORMATS, INPUT, Pipeline, Sink, Source, Step
 from cosmodrome.pipelines.folders import files_of, new_folder
 from cosmodrome.pipelines.running import explained
@@ -223,7 +224,7 @@ def _last_batch(spark: SparkSession, log: str) -> int | None:
     files = files_of(spark, log)
     if files is None or not files.exists():
         return None
-    return max((int(name) for name in files.names() if name.isdecimal()), default=None)
+    return max((number for name in files.names() if (number := parse_int(name)) is not None), default=None)
 
 
 def save(pipeline: Pipeline, rows: DataFrame, *, same_queues: bool = False) -> None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cosmodrome.numbers import parse_int
+
 TEMPLATES = Path(__file__).parent / "templates"
 
 _FILES = ("parquet", "orc", "json", "csv")
@@ -53,15 +55,24 @@ class Kind:
 
 
 def _number(value: Any) -> int:
-    if isinstance(value, bool) or not str(value).isdecimal():
+    number = None if isinstance(value, bool) else parse_int(_as_text(value))
+    if number is None:
         raise ValueError("it must be a whole number, 0 or more")
-    return int(value)
+    return number
+
+
+def _as_text(value: Any) -> str:
+    """Return a value as text; a number too long for that is no number here."""
+    try:
+        return str(value)
+    except ValueError:
+        return ""
 
 
 def _at_least_one(value: Any) -> int:
-    if _number(value) == 0:
+    if (number := _number(value)) == 0:
         raise ValueError("it must be at least 1")
-    return int(value)
+    return number
 
 
 def _one_of(*allowed: str) -> Callable[[Any], str]:

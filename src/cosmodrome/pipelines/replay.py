@@ -23,6 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from cosmodrome.client.outgoing import RESERVED_PROPERTIES
 from cosmodrome.errors import ConfigError
 from cosmodrome.model import Property
+from cosmodrome.numbers import parse_int
 from cosmodrome.pipelines.definition import Pipeline
 from cosmodrome.pipelines.folders import literal
 from cosmodrome.pipelines.frames import VALUE, check_column, read, save, stream, with_steps
@@ -118,7 +119,7 @@ def _reached(spark: SparkSession, checkpoint: str) -> Offsets:
         if error.getCondition() != "PATH_NOT_FOUND":
             raise
         return {}
-    batches = [int(row.file_name) for row in names if row.file_name.isdecimal()]
+    batches = [number for row in names if (number := parse_int(row.file_name)) is not None]
     lines = _lines(spark, f"{checkpoint}/offsets/{max(batches)}") if batches else []
     return from_json(orjson.loads(lines[_SOURCE_LINE])) if len(lines) > _SOURCE_LINE else {}
 

@@ -23,6 +23,7 @@ import orjson
 
 from cosmodrome.errors import ProtocolError, SendFailed
 from cosmodrome.model import MessageQueue
+from cosmodrome.numbers import parse_int
 from cosmodrome.spark.encoding import RowNames
 from cosmodrome.spark.progress import DataLoss
 from cosmodrome.wire.record import SysFlag
@@ -38,9 +39,10 @@ def scope_before(scope: str) -> str | None:
     """The epoch that was decided before anybody could decide this one: the batch before it in a stream. Jobs come in
     any order."""
     query, _, batch = scope.rpartition(":")
-    if scope.startswith(JOB_SCOPE) or not query or not batch.isdecimal() or int(batch) == 0:
+    number = parse_int(batch, low=1)
+    if scope.startswith(JOB_SCOPE) or not query or number is None:
         return None
-    return f"{query}:{int(batch) - 1}"
+    return f"{query}:{number - 1}"
 
 
 class Half(NamedTuple):

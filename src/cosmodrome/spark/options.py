@@ -21,6 +21,7 @@ from cosmodrome.client.subscribing import Expression, Sql, subscription
 from cosmodrome.config import TlsCheck, parse_addresses
 from cosmodrome.errors import ConfigError, CosmodromeError
 from cosmodrome.model import ALL_TAGS, MessageQueue, Subscription, check_group, check_topic
+from cosmodrome.numbers import parse_int
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -460,11 +461,12 @@ def _file(text: str) -> str:
 
 
 def natural(text: str) -> int:
-    if not text.isdecimal():
+    if not (text.isascii() and text.isdecimal()):
         raise ValueError("it must be a whole number, 0 or more")
-    if int(text) > MAX_NUMBER:
+    number = parse_int(text, high=MAX_NUMBER)
+    if number is None:
         raise ValueError(f"it must be {MAX_NUMBER} at most")
-    return int(text)
+    return number
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -472,7 +474,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 def instant_ms(text: str) -> int:
     """Milliseconds since 1970: a whole number of them, or an ISO 8601 time. Without a zone it is this machine's."""
-    if text.isdecimal():
+    if text.isascii() and text.isdecimal():
         return natural(text)
     try:
         since_ms = (datetime.fromisoformat(text).astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1)
@@ -484,9 +486,9 @@ def instant_ms(text: str) -> int:
 
 
 def positive(text: str) -> int:
-    if natural(text) == 0:
+    if (number := natural(text)) == 0:
         raise ValueError("it must be at least 1")
-    return int(text)
+    return number
 
 
 def one_of(kind: type[E]) -> Callable[[str], E]:
@@ -516,7 +518,7 @@ _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d
 
 
 def _duration_ms(text: str) -> int:
-    match = re.fullmatch(rf"(\d+)\s*({'|'.join(_UNITS_MS)})", text.lower())
+    match = re.fullmatch(rf"([0-9]{{1,18}})\s*({'|'.join(_UNITS_MS)})", text.lower())
     if match is None:
         raise ValueError("it must be a time like 500ms, 30s, 15m or 1h")
     return int(match[1]) * _UNITS_MS[match[2]]

@@ -13,6 +13,7 @@ from typing import Any
 
 from cosmodrome.errors import ClientError
 from cosmodrome.model import MessageQueue
+from cosmodrome.numbers import MAX_INT, read_int
 
 Offsets = Mapping[MessageQueue, int]
 Place = tuple[str, str]  # a topic, and a broker that has it
@@ -35,7 +36,7 @@ def to_json(offsets: Offsets) -> dict[str, Any]:
 
 def from_json(json: Mapping[str, Any]) -> dict[MessageQueue, int]:
     return {
-        MessageQueue(topic, broker, int(queue_id)): offset
+        MessageQueue(topic, broker, read_int(queue_id, high=MAX_INT)): offset
         for topic, brokers in json.items()
         for broker, queues in brokers.items()
         for queue_id, offset in queues.items()

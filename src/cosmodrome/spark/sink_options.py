@@ -118,6 +118,6 @@ def _rate(text: str) -> float:
 
 
 def _batch_bytes(text: str) -> int:
-    if positive(text) > MAX_BODY_BYTES // 2:
+    if (number := positive(text)) > MAX_BODY_BYTES // 2:
         raise ValueError(f"it must be {MAX_BODY_BYTES // 2} at most; brokers take {MAX_BODY_BYTES}")
-    return int(text)
+    return number

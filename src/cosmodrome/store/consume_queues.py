@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from cosmodrome.errors import InvalidParameter
 from cosmodrome.model import check_topic
+from cosmodrome.numbers import MAX_INT, parse_int
 from cosmodrome.store.commit_log import CommitLog
 from cosmodrome.store.consume_queue import ENTRY, ENTRY_SIZE, FILLER_SIZE, ConsumeQueue, Holds
 from cosmodrome.store.mapped_file import (
@@ -95,7 +96,7 @@ class ConsumeQueues:
         return queue
 
     def _path(self, topic: str, queue_id: int) -> Path:
-        if queue_id < 0:
+        if not 0 <= queue_id <= MAX_INT:
             raise InvalidParameter(f"{topic} has no queue {queue_id}")
         return self._root / f"{check_topic(topic)}/{queue_id}"
 
@@ -250,9 +251,9 @@ def _queue_names(root: Path) -> dict[str, set[int]]:
         return names
     for entry in os.scandir(root):
         if entry.is_dir() and is_topic(entry.name):
-            ids = {int(queue.name) for queue in os.scandir(entry) if queue.name.isascii() and queue.name.isdigit()}
-            if ids:
-                names[entry.name] = ids
+            ids = (parse_int(queue.name, high=MAX_INT) for queue in os.scandir(entry))
+            if known := {number for number in ids if number is not None}:
+                names[entry.name] = known
     return names
 
 

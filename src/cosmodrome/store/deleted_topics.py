@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from cosmodrome import state_file
+from cosmodrome.numbers import read_int
 
 DELETED_TOPICS = "deletedTopics.json"
 
@@ -40,4 +41,4 @@ class DeletedTopics:
 
 def parse_deleted(data: bytes) -> dict[str, int]:
     ends = json.loads(data)["deletedTopics"]
-    return {str(topic): int(end) for topic, end in ends.items()}
+    return {str(topic): read_int(str(end)) for topic, end in ends.items()}

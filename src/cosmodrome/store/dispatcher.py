@@ -8,6 +8,7 @@ from itertools import count
 
 from cosmodrome.config import DEFAULT_DELAY_LEVELS, parse_delays
 from cosmodrome.model import SCHEDULE_TOPIC, Property
+from cosmodrome.numbers import MAX_LONG, parse_int
 from cosmodrome.store.consume_queue import ConsumeQueue
 from cosmodrome.store.consume_queues import ConsumeQueues, is_topic
 from cosmodrome.store.index_file import Index, Key
@@ -156,9 +157,9 @@ _tag_hash = lru_cache(maxsize=_CACHED_TAGS)(java_hash)
 def _due_time(properties: str, store_timestamp: int, tags_code: int, delays_ms: Sequence[int]) -> int:
     """What the queue entry of a delayed message says instead of its tag: when it is due."""
     level = find(properties, Property.DELAY)
-    return tags_code if level is None else store_timestamp + _delay_ms(level, delays_ms)
+    return tags_code if level is None else min(store_timestamp + _delay_ms(level, delays_ms), MAX_LONG)
 
 
 def _delay_ms(level: str, delays_ms: Sequence[int]) -> int:
-    number = int(level) if level.isascii() and level.isdigit() else 0
-    return delays_ms[min(number, len(delays_ms)) - 1] if number > 0 else _UNKNOWN_DELAY_MS
+    number = parse_int(level, low=1)
+    return _UNKNOWN_DELAY_MS if number is None else delays_ms[min(number, len(delays_ms)) - 1]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from cosmodrome.clock import Clock
 from cosmodrome.errors import StoreError
+from cosmodrome.numbers import parse_int, read_int
 from cosmodrome.store.mapped_file import sync_directory, sync_path, wrong_size
 from cosmodrome.wire.java import java_hash
 
@@ -266,7 +267,7 @@ class Index:
         """The local time, or a little later: names must rise."""
         name = time.strftime(_NAME_FORMAT, time.localtime(now_ms // 1000)) + f"{now_ms % 1000:03d}"
         if self._files and name <= self._files[-1].path.name:
-            return f"{int(self._files[-1].path.name) + 1:0{_NAME_DIGITS}d}"
+            return f"{read_int(self._files[-1].path.name) + 1:0{_NAME_DIGITS}d}"
         return name
 
     def find(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> list[int]:
@@ -357,7 +358,7 @@ def _list_index_files(directory: Path, after_crash: bool) -> list[Path]:
     """The files in order. An empty one is what a crash leaves of a file being made; those behind it are as young."""
     paths = sorted(Path(entry.path) for entry in os.scandir(directory) if entry.is_file())
     for path in paths:
-        if not (path.name.isascii() and path.name.isdigit()):
+        if parse_int(path.name) is None:
             raise StoreError(f"{path} is not an index file: its name is not a time in digits")
     empty = next((at for at, path in enumerate(paths) if path.stat().st_size == 0), len(paths))
     if empty < len(paths) - 1 and not after_crash:

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cosmodrome.errors import ProtocolError, StoreError
+from cosmodrome.numbers import parse_int
 from cosmodrome.store.checkpoint import Checkpoint
 from cosmodrome.store.consume_queues import claimed_ends
 from cosmodrome.store.index_file import HEADER
 from cosmodrome.store.lock import AbortMark, Exit
-from cosmodrome.store.mapped_file import log_file_names
+from cosmodrome.store.mapped_file import file_start, log_file_names
 from cosmodrome.store.paths import StorePaths
 from cosmodrome.wire import fastjson
 
@@ -56,7 +57,7 @@ def _look(folder: Path) -> _Log:
     names = [name for name in log_file_names(folder) if (folder / name).stat().st_size]
     if not names:
         return _Log(0, 0, 0)
-    return _Log(len(names), int(names[0]), int(names[-1]) + (folder / names[-1]).stat().st_size)
+    return _Log(len(names), file_start(names[0]), file_start(names[-1]) + (folder / names[-1]).stat().st_size)
 
 
 def _what_is_there(folder: Path) -> str:
@@ -82,7 +83,7 @@ def _proofs(paths: StorePaths, checkpoint: Checkpoint) -> Iterator[str]:
 
 def _filled_index_files(folder: Path) -> Iterator[Path]:
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if path.is_file() and path.name.isascii() and path.name.isdigit():
+        if path.is_file() and parse_int(path.name) is not None:
             with path.open("rb") as file:
                 header = file.read(HEADER.size).ljust(HEADER.size, b"\0")
             if HEADER.unpack(header)[3] > 0:

@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from cosmodrome.errors import StoreError
+from cosmodrome.numbers import parse_int, read_int
 
 NAME_DIGITS = 20
 _PAGE = mmap.PAGESIZE
@@ -204,11 +205,11 @@ def remove_unsure_files(directory: Path, size: int) -> None:
     Only for what can be built anew: from the first such place on, all are removed.
     """
     names = _names(directory)
-    if not all(name.isascii() and name.isdigit() for name in names):
+    if not all(map(_is_log_file_name, names)):
         return  # `list_files` says what is wrong with it
     before = None
     for number, name in enumerate(names):
-        if _is_empty(directory / name) or (before is not None and int(before) + size != int(name)):
+        if _is_empty(directory / name) or (before is not None and file_start(before) + size != file_start(name)):
             for unsure in names[number:]:
                 (directory / unsure).unlink()
             break
@@ -232,18 +233,23 @@ def log_file_names(directory: str | Path) -> list[str]:
 
 
 def _is_log_file_name(name: str) -> bool:
-    return len(name) == NAME_DIGITS and name.isascii() and name.isdigit()
+    return len(name) == NAME_DIGITS and parse_int(name) is not None
+
+
+def file_start(name: str) -> int:
+    """Return where in its log a file begins, as its name says."""
+    return read_int(name)
 
 
 def _listed(path: Path, size: int, actual: int | None = None) -> MappedFile:
-    if not _is_log_file_name(path.name) or int(path.name) % size:
+    if not _is_log_file_name(path.name) or file_start(path.name) % size:
         raise StoreError(
             f"{path} is not a file of this log: its name is not a multiple of {size} in {NAME_DIGITS} digits"
         )
     actual = os.stat(path).st_size if actual is None else actual
     if actual != size:
         raise wrong_size(path, actual, size)
-    return MappedFile(path, int(path.name), size)
+    return MappedFile(path, file_start(path.name), size)
 
 
 def delete_for_good(file: MappedFile) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cosmodrome.errors import ProtocolError, StoreError
+from cosmodrome.numbers import MAX_INT, parse_int
 from cosmodrome.store import mapped_file
 from cosmodrome.store.checkpoint import Checkpoint
 from cosmodrome.store.consume_queue import ENTRY, ENTRY_SIZE, FILLER_SIZE, Entry
@@ -303,8 +304,8 @@ def list_log_files(directory: Path, strays: list[Path]) -> list[FoundFile]:
     for entry in _scan(directory):
         if entry.is_dir():
             continue  # Apache passes over folders here
-        if entry.is_file() and len(entry.name) == NAME_DIGITS and _is_number(entry.name):
-            files.append(FoundFile(Path(entry.path), int(entry.name), entry.stat().st_size))
+        if entry.is_file() and len(entry.name) == NAME_DIGITS and (start := parse_int(entry.name)) is not None:
+            files.append(FoundFile(Path(entry.path), start, entry.stat().st_size))
         else:
             strays.append(Path(entry.path))
     return files
@@ -317,11 +318,11 @@ def _list_queues(root: Path, maps: Maps, strays: list[Path], passed_over: list[P
             passed_over.append(Path(topic.path))
             continue
         for queue in _scan(Path(topic.path)):
-            if not queue.is_dir() or not _is_number(queue.name):
+            if not queue.is_dir() or (queue_id := parse_int(queue.name, high=MAX_INT)) is None:
                 passed_over.append(Path(queue.path))
                 continue
             path = Path(queue.path)
-            view = QueueView(path, topic.name, int(queue.name), list_log_files(path, strays), maps)
+            view = QueueView(path, topic.name, queue_id, list_log_files(path, strays), maps)
             queues[view.topic, view.queue_id] = view
     return dict(sorted(queues.items()))
 
@@ -330,7 +331,7 @@ def list_index_files(directory: Path, strays: list[Path]) -> list[IndexView]:
     """The files named after a time, in order; any other goes to `strays`."""
     files = []
     for entry in _scan(directory):
-        if entry.is_file() and _is_number(entry.name):
+        if entry.is_file() and parse_int(entry.name) is not None:
             files.append(_index_view(Path(entry.path)))
         elif entry.is_file():
             strays.append(Path(entry.path))
@@ -351,10 +352,6 @@ def _scan(directory: Path) -> list[os.DirEntry[str]]:
             return sorted(entries, key=lambda entry: entry.name)
     except (FileNotFoundError, NotADirectoryError):
         return []
-
-
-def _is_number(name: str) -> bool:
-    return name.isascii() and name.isdigit()
 
 
 def agreed_size(chains: Iterable[Sequence[FoundFile]]) -> int:

@@ -11,6 +11,7 @@ import orjson
 
 from cosmodrome.codes import OUR_VERSION, Language, ResponseCode
 from cosmodrome.errors import ProtocolError
+from cosmodrome.numbers import read_int
 from cosmodrome.wire import binary_header, fastjson
 from cosmodrome.wire.frame import BINARY, JSON, MAX_HEADER_BYTES, Frame, frame_head
 from cosmodrome.wire.header import Header
@@ -201,7 +202,7 @@ def _int32(value: Any) -> int:
     """fastjson's idea of an int: a number, or text that holds one."""
     if type(value) is not int:
         try:
-            value = int(value)
+            value = read_int(value, low=-_MAX_INT32 - 1) if type(value) is str else int(value)
         except (TypeError, ValueError, OverflowError) as error:
             raise ProtocolError(f"{value!r:.40} is not a number") from error
     if not -_MAX_INT32 - 1 <= value <= _MAX_INT32:

@@ -14,6 +14,7 @@ from typing import NamedTuple, Self
 
 from cosmodrome.errors import InvalidParameter
 from cosmodrome.model import RETRY_PREFIX
+from cosmodrome.numbers import MAX_INT, MIN_LONG, read_int, shown
 
 ORDER_QUEUE_ID = 999  # the revive queue of an orderly pop, which has none
 NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
@@ -79,12 +80,19 @@ class Handle(NamedTuple):
         words = text.split(" ")
         try:
             start, popped, invisible, revive_queue_id, retry, broker_name, *rest = words
-            queue_id, offset = (int(word) for word in [*rest, "0", "0"][:2])
+            queue_id, offset = [*rest, "0", "0"][:2]
             return cls(
-                int(start), int(popped), int(invisible), int(revive_queue_id), retry, broker_name, queue_id, offset
+                read_int(start),
+                read_int(popped),
+                read_int(invisible, low=MIN_LONG),
+                read_int(revive_queue_id, high=MAX_INT),
+                retry,
+                broker_name,
+                read_int(queue_id, high=MAX_INT),
+                read_int(offset),
             )
         except ValueError:
-            raise InvalidParameter(f"{text!r} is no handle of a popped message") from None
+            raise InvalidParameter(f"{shown(text)} is no handle of a popped message") from None
 
 
 def start_offset_info(mark: str, queue_id: int, start_offset: int) -> str:

@@ -10,6 +10,7 @@ import binascii
 from typing import NamedTuple
 
 from cosmodrome.errors import ProtocolError
+from cosmodrome.numbers import read_int
 
 _VERSION = "v1"
 _PARTS = 5
@@ -32,7 +33,7 @@ class RecallHandle(NamedTuple):
             padded = handle + "=" * (-len(handle) % 4)
             parts = base64.b64decode(padded.encode(), altchars=b"-_", validate=True).decode().split(" ")
             if parts[0] == _VERSION and len(parts) >= _PARTS:
-                return cls(parts[1], parts[2], int(parts[3]), parts[4])
+                return cls(parts[1], parts[2], read_int(parts[3]), parts[4])
         except (binascii.Error, ValueError):
             pass
         raise ProtocolError("recall handle is invalid")

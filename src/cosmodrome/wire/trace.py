@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, get_type_hints
 
+from cosmodrome.numbers import MIN_LONG, read_int
+
 FIELD_END = "\x01"
 RECORD_END = "\x02"
 
@@ -159,5 +161,5 @@ def _value(text: str, kind: type) -> str | int | bool:
     if kind is bool:
         return text == "true"
     if kind is int:
-        return int(text)
+        return read_int(text, low=MIN_LONG)
     return "" if text == _NULL else text

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cosmodrome.broker.topics import MAX_QUEUES, Topics
+from cosmodrome.broker.topics import Topics
 from cosmodrome.config import BrokerConfig
 from cosmodrome.errors import InvalidParameter, NoPermission, TopicNotFound
-from cosmodrome.model import AUTO_CREATE_TOPIC, NOT_SENDABLE_TOPICS, Perm, TopicConfig
+from cosmodrome.model import AUTO_CREATE_TOPIC, MAX_QUEUES, NOT_SENDABLE_TOPICS, Perm, TopicConfig
 from cosmodrome.testing import FakeClock
 
 RESERVED = {

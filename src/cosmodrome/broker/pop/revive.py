@@ -22,6 +22,7 @@ from cosmodrome.clock import Clock
 from cosmodrome.config import BrokerConfig
 from cosmodrome.errors import InvalidParameter, MessageIllegal, ProtocolError, RequestError
 from cosmodrome.model import RETRY_PREFIX, Property, TopicConfig
+from cosmodrome.numbers import parse_int
 from cosmodrome.store.message import Durability, GetStatus, StoreMessage
 from cosmodrome.store.message_store import MessageStore
 from cosmodrome.wire import properties as props
@@ -202,5 +203,5 @@ def _decoded(views: Iterable[memoryview]) -> list[Record]:
 
 
 def _due_ms(record: Record) -> int:
-    text = props.find(record.properties, Property.TIMER_DELIVER_MS) or ""
-    return int(text) if text.isascii() and text.isdigit() else record.store_timestamp
+    due_ms = parse_int(props.find(record.properties, Property.TIMER_DELIVER_MS))
+    return record.store_timestamp if due_ms is None else due_ms

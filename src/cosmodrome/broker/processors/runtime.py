@@ -10,6 +10,7 @@ from cosmodrome.codes import OUR_VERSION
 from cosmodrome.config import StoreConfig, properties_text
 from cosmodrome.errors import RequestError
 from cosmodrome.net.connection import Connection
+from cosmodrome.numbers import MAX_INT, parse_int
 from cosmodrome.wire.bodies import BrokerStats, KVTable, StatsItem, encode_data_version
 from cosmodrome.wire.command import Command
 from cosmodrome.wire.record import head_at
@@ -36,9 +37,9 @@ def _behind(broker: Broker, name: str, key: str) -> tuple[Rate, Rate, Rate] | No
     """How far a group is behind the newest message, in bytes of the log or in milliseconds, at this moment."""
     queue, _, rest = key.partition("@")
     topic, _, group = rest.partition("@")
-    queue_id = int(queue) if queue.isdecimal() else -1
-    reached = broker.statistics.reached(topic, queue_id, group)
-    if reached is None:
+    queue_id = parse_int(queue, high=MAX_INT)
+    reached = None if queue_id is None else broker.statistics.reached(topic, queue_id, group)
+    if queue_id is None or reached is None:
         return None
     store, value = broker.store, 0
     last = store.entry(topic, queue_id, reached - 1)

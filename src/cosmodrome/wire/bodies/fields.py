@@ -20,7 +20,7 @@ from cosmodrome.wire.fastjson import ObjectKey
 Json = dict[str, Any]
 E = TypeVar("E", bound=Enum)
 
-_NUMBER = re.compile(r"\s*(-?[0-9]{1,20})(?:\.0*)?\s*")
+_NUMBER = re.compile(r"\s*(-?[0-9]{1,20})(?:\.0*)?\s*")  # few enough for int()
 _TRUE = frozenset({"true", "1", "y", "t", "yes"})
 
 
