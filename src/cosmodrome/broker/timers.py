@@ -72,7 +72,7 @@ def deliver_at(properties: str, now_ms: int) -> int:
             continue
         number = parse_int(text, low=-MAX_ASKED, high=MAX_ASKED)
         if number is None:
-            raise MessageIllegal(f"the property {name} is {shown(text)}; write a whole number")
+            raise MessageIllegal(f"the property {name} is {shown(text)}; write a whole number of up to {MAX_ASKED:,}")
         return (0 if name in _ABSOLUTE else now_ms) + number * unit_ms
     return now_ms
 
