@@ -12,9 +12,18 @@ from cosmodrome.model import Subscription
 from cosmodrome.store.message import Durability
 from cosmodrome.store.paths import StorePaths
 from cosmodrome.testing import FakeClock
-from cosmodrome.wire.bodies import BrokerStats, KVTable, StatsItem
+from cosmodrome.wire.bodies import BrokerStats, ConsumeStats, KVTable, StatsItem
 from cosmodrome.wire.pop import NORMAL, Handle
-from cosmodrome.wire.requests import AckMessage, PopMessage, PopReply, SendBack, ViewBrokerStats
+from cosmodrome.wire.requests import (
+    AckMessage,
+    ConsumeStatsRequest,
+    PopMessage,
+    PopReply,
+    SendBack,
+    TopicHeader,
+    UpdateConsumerOffset,
+    ViewBrokerStats,
+)
 from tests.system.cluster import SMALL_STORE
 from tests.system.wired import GROUP, Wired, wired
 
@@ -81,6 +90,29 @@ async def test_how_far_a_group_is_behind(tmp_path: Path) -> None:
             query = ViewBrokerStats("GROUP_GET_FALL_SIZE", unknown)
             reply = await client.call(RequestCode.VIEW_BROKER_STATS_DATA, query)
             assert (reply.remark or "").endswith("not exist")
+
+
+async def test_consume_stats_tell_what_was_pulled_and_not_yet_committed(tmp_path: Path) -> None:
+    async with wired(tmp_path) as client:
+        for _ in range(5):
+            await client.send("t", b"body")
+        await client.heartbeat(Subscription("t"))
+
+        async def told() -> tuple[int, int, int]:
+            reply = await client.ask(RequestCode.GET_CONSUME_STATS, ConsumeStatsRequest(GROUP, "t"))
+            (place,) = ConsumeStats.decode(bytes(reply.body)).offsets.values()
+            return place.broker_offset, place.consumer_offset, place.pull_offset
+
+        assert await told() == (5, 0, 0)
+        await client.pull("t", max_msg_nums=3)
+        assert await told() == (5, 0, 3)
+        await client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffset(GROUP, "t", 0, 2))
+        assert await told() == (5, 2, 3)
+        await client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffset(GROUP, "t", 0, 5))
+        assert await told() == (5, 5, 5)
+        await client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, TopicHeader("t"))
+        await client.send("t", b"body")
+        assert await told() == (1, 0, 0)
 
 
 async def test_dead_letters_are_counted(tmp_path: Path) -> None:

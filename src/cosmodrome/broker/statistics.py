@@ -312,7 +312,13 @@ class Statistics:
     def reached(self, topic: str, queue_id: int, group: str) -> int | None:
         """Where the next read of the group begins that goes on behind its last one; None if it has not read."""
         counter = self._gets.get((topic, queue_id, group))
-        return None if counter is None else counter.next_offset
+        return (counter.next_offset or None) if counter is not None else None
+
+    def forget_reached(self, topic: str) -> None:
+        """Forget where groups read: a topic of that name made later begins at 0."""
+        for (name, _, _), counter in self._gets.items():
+            if name == topic:
+                counter.next_offset = 0
 
     def per_second(self, figure: Figure, of: Callable[[Amount], int]) -> list[float]:
         """Of the whole broker: the last ten seconds, minute and ten minutes."""

@@ -75,6 +75,7 @@ async def delete_topic(broker: Broker, _connection: Connection, command: Command
     for topic in names:
         broker.topics.delete(topic)
         broker.offsets.forget_topic(topic)
+        broker.statistics.forget_reached(topic)
     await broker.topics.saved()
     for topic in names:
         broker.store.delete_topic(topic)
@@ -169,9 +170,10 @@ def _queue_stats(broker: Broker, group: str, topic: TopicConfig) -> dict[Message
     for queue_id in range(topic.read_queues):
         end = broker.store.max_offset(topic.name, queue_id)
         consumed = broker.offsets.find_offset(group, topic.name, queue_id) or 0
+        reached = broker.statistics.reached(topic.name, queue_id, group) or 0
         last_ms = broker.store.store_time(topic.name, queue_id, consumed - 1) if consumed else 0
         queue = MessageQueue(topic.name, broker.config.broker_name, queue_id)
         stats[queue] = ConsumeOffset(
-            broker_offset=end, consumer_offset=consumed, pull_offset=consumed, last_timestamp=last_ms
+            broker_offset=end, consumer_offset=consumed, pull_offset=max(consumed, reached), last_timestamp=last_ms
         )
     return stats
