@@ -77,10 +77,10 @@ class Groups(SavedTable):
         return config
 
     def delete(self, name: str) -> None:
-        if self._groups.pop(name, None) is None:
-            raise GroupNotFound(name)
-        log.info("group %s deleted", name)
-        self.changed()
+        """Delete a group; one that is not there, or no longer, is deleted already."""
+        if self._groups.pop(name, None) is not None:
+            log.info("group %s deleted", name)
+            self.changed()
 
     def encoded(self) -> bytes:
         return GroupConfigWrapper(self.data_version, self._groups, self._forbidden).encode(pretty=True)
