@@ -10,9 +10,10 @@ from pathlib import Path
 from cosmodrome import state_file
 from cosmodrome.broker.pop.messages import revive_topic
 from cosmodrome.broker.tables import SavedTable
+from cosmodrome.broker.topic_attributes import problem_of, stops_start
 from cosmodrome.clock import Clock
 from cosmodrome.config import BrokerConfig
-from cosmodrome.errors import InvalidParameter, NoPermission, TopicNotFound
+from cosmodrome.errors import InvalidParameter, NoPermission, StoreError, TopicNotFound
 from cosmodrome.model import (
     AUTO_CREATE_TOPIC,
     BENCHMARK_TOPIC,
@@ -57,8 +58,25 @@ class Topics(SavedTable):
         stored = state_file.load(path, TopicConfigWrapper.decode)
         if stored is not None:
             self._topics.update(stored.topics)
+            self._check_stored()
             self.data_version = stored.data_version
         self._add_reserved()
+
+    def _check_stored(self) -> None:
+        """Refuse to serve topics whose attributes say that their files, or the lives of their messages, are others."""
+        refused = []
+        for topic in self._topics.values():
+            for name, value in topic.attributes.items():
+                problem = problem_of(name, value)
+                if problem and stops_start(name):
+                    refused.append(f"topic {topic.name}: {problem}")
+                elif problem:
+                    log.warning("topic attribute without effect: topic=%s file=%s: %s", topic.name, self._path, problem)
+        if refused:
+            raise StoreError(
+                f"{self._path}: {'; '.join(refused)}. Delete the topics with the broker that made them, or take the "
+                "attributes out of the file if it was never used"
+            )
 
     def __iter__(self) -> Iterator[TopicConfig]:
         return iter(self._topics.values())

@@ -228,7 +228,7 @@ def test_name_servers_hear_of_changes_and_only_of_changes(topics: Topics, change
 async def test_a_restart_finds_the_same_topics(open_topics: Open) -> None:
     topics = open_topics()
     topics.sendable("T", AUTO_CREATE_TOPIC, 4)
-    topics.put(TopicConfig("ordered", 2, 3, 4, order=True, sys_flag=1, attributes={"a": "b"}))
+    topics.put(TopicConfig("ordered", 2, 3, 4, order=True, sys_flag=1, attributes={"message.type": "FIFO"}))
     topics.put(TopicConfig("SELF_TEST_TOPIC", 7, 7))
     await topics.saved()
     again = open_topics()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cosmodrome.broker.bodies import read_body
+from cosmodrome.broker.topic_attributes import changed
 from cosmodrome.errors import GroupNotFound, InvalidParameter
 from cosmodrome.model import MessageQueue, TopicConfig
 from cosmodrome.net.connection import Connection
@@ -43,26 +44,12 @@ async def create_topic(broker: Broker, _connection: Connection, command: Command
             request.topic_filter_type,
             request.topic_sys_flag or 0,
             request.order,
-            _changed_attributes(known, request.attributes),
+            changed(request.topic, known.attributes if known else None, request.attributes),
         )
     )
     await broker.topics.saved()
     await broker.registration.announce()
     return command.reply()
-
-
-def _changed_attributes(known: TopicConfig | None, changes: str | None) -> dict[str, str]:
-    """Apache's `+key=value,-key` over what the topic has."""
-    attributes = dict(known.attributes) if known else {}
-    for change in filter(None, (changes or "").split(",")):
-        key, _, value = change[1:].partition("=")
-        if change[0] == "+" and key and value:
-            attributes[key] = value
-        elif change[0] == "-" and key:
-            attributes.pop(key, None)
-        else:
-            raise InvalidParameter(f"attribute change {change!r} is neither +key=value nor -key")
-    return attributes
 
 
 async def delete_topic(broker: Broker, _connection: Connection, command: Command) -> Command:
