@@ -58,25 +58,11 @@ class Topics(SavedTable):
         stored = state_file.load(path, TopicConfigWrapper.decode)
         if stored is not None:
             self._topics.update(stored.topics)
-            self._check_stored()
+            _refuse_others(path, stored.topics.values())
+            for topic, _, problem in _problems(stored.topics.values()):
+                log.warning("topic attribute without effect: topic=%s file=%s: %s", topic.name, path, problem)
             self.data_version = stored.data_version
         self._add_reserved()
-
-    def _check_stored(self) -> None:
-        """Refuse to serve topics whose attributes say that their files, or the lives of their messages, are others."""
-        refused = []
-        for topic in self._topics.values():
-            for name, value in topic.attributes.items():
-                problem = problem_of(name, value)
-                if problem and stops_start(name):
-                    refused.append(f"topic {topic.name}: {problem}")
-                elif problem:
-                    log.warning("topic attribute without effect: topic=%s file=%s: %s", topic.name, self._path, problem)
-        if refused:
-            raise StoreError(
-                f"{self._path}: {'; '.join(refused)}. Delete the topics with the broker that made them, or take the "
-                "attributes out of the file if it was never used"
-            )
 
     def __iter__(self) -> Iterator[TopicConfig]:
         return iter(self._topics.values())
@@ -217,6 +203,36 @@ class Topics(SavedTable):
 
     def encoded(self) -> bytes:
         return TopicConfigWrapper(self.data_version, self._topics).encode(pretty=True)
+
+
+def check_table(path: Path) -> None:
+    """StoreError if the stored table has topics that this version cannot serve; an unreadable one is left to `Topics`.
+
+    It comes before the store is opened, and changes nothing: a recovery would write to the queues of such topics.
+    """
+    try:
+        stored = TopicConfigWrapper.decode(path.read_bytes())
+    except Exception:  # whatever a parser makes of garbage
+        return
+    _refuse_others(path, stored.topics.values())
+
+
+def _refuse_others(path: Path, topics: Iterable[TopicConfig]) -> None:
+    """Refuse topics whose attributes say that their files, or the lives of their messages, are others than here."""
+    refused = [f"topic {topic.name}: {problem}" for topic, name, problem in _problems(topics) if stops_start(name)]
+    if refused:
+        raise StoreError(
+            f"{path}: {'; '.join(refused)}. Delete the topics with the broker that made them, or take the attributes "
+            "out of the file if it was never used"
+        )
+
+
+def _problems(topics: Iterable[TopicConfig]) -> Iterator[tuple[TopicConfig, str, str]]:
+    """The attributes that are not kept: topic, name, and why."""
+    for topic in topics:
+        for name, value in topic.attributes.items():
+            if problem := problem_of(name, value):
+                yield topic, name, problem
 
 
 def check_writable(topic: TopicConfig) -> TopicConfig:
