@@ -143,14 +143,14 @@ def next_copy(record: Record, half: Half, checks: int) -> StoreMessage:
     return StoreMessage.again(record, HALF_TOPIC, QUEUE_ID, props.encode(kept))
 
 
-def longest_commit(half: StoreMessage) -> StoreMessage:
-    """Return what a commit of this half message would store, with everything that checks may note in it."""
+def longest_commit(message: StoreMessage) -> StoreMessage:
+    """Return what would be stored if this message became a half and were committed, with all that checks may note."""
+    half = dataclasses.replace(message)
+    to_half(half)
     kept = props.decode(half.properties)
-    topic, queue_id = kept[Property.REAL_TOPIC], int(kept[Property.REAL_QID])
     kept[Property.TRANSACTION_CHECK_TIMES] = kept[Property.TRAN_PREPARED_QUEUE_OFFSET] = str(MAX_LONG)
     sys_flag = half.sys_flag | SysFlag.COMMIT
-    properties = props.encode(kept)
-    return dataclasses.replace(half, topic=topic, queue_id=queue_id, properties=properties, sys_flag=sys_flag)
+    return dataclasses.replace(message, properties=props.encode(kept), sys_flag=sys_flag)
 
 
 def resumed(record: Record) -> StoreMessage:

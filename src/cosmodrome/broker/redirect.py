@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
 
 from cosmodrome.broker.delays import delay_level, to_schedule
-from cosmodrome.broker.half_messages import longest_commit, to_half
+from cosmodrome.broker.half_messages import longest_commit
 from cosmodrome.broker.timers import DELIVER_MARK, is_timed
 from cosmodrome.model import Property
 from cosmodrome.store.message import StoreMessage
@@ -35,9 +34,7 @@ def redirect(broker: Broker, message: StoreMessage) -> None:
 def check_commit(broker: Broker, message: StoreMessage) -> None:
     """Refuse a half message now if its commit would be refused later. What it asks for is tried on a copy."""
     if _is_marked(message.properties):
-        half = dataclasses.replace(message)
-        to_half(half)
-        redirect(broker, longest_commit(half))
+        redirect(broker, longest_commit(message))
 
 
 def _is_marked(properties: str) -> bool:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from cosmodrome.errors import InvalidParameter
 
+_SHOWN = 40  # characters of a value in an error
+
 
 @dataclass(frozen=True, slots=True)
 class _Attribute:
@@ -46,10 +48,10 @@ def problem_of(name: str, value: str) -> str | None:
     """Return why a topic cannot have this attribute here; None if it can."""
     known = _KNOWN.get(name)
     if known is None:
-        return f"the attribute {name!r} is refused: this version knows {', '.join(_KNOWN)}"
+        return f"the attribute {name[:_SHOWN]!r} is refused: this version knows {', '.join(_KNOWN)}"
     if value in known.kept:
         return None
-    return f"the attribute {name}={value} is refused: {known.refusal}. Supported: {', '.join(known.kept)}"
+    return f"the attribute {name}={value[:_SHOWN]} is refused: {known.refusal}. Supported: {', '.join(known.kept)}"
 
 
 def stops_start(name: str) -> bool:
@@ -74,18 +76,22 @@ def changed(topic: str, known: Mapping[str, str] | None, changes: str | None) ->
     for change in filter(None, (changes or "").split(",")):
         sign, name, value = _parts(change)
         if sign is None:
-            raise InvalidParameter(f"topic {topic}: the attribute change {change!r} is neither +name=value nor -name")
+            raise InvalidParameter(
+                f"topic {topic}: the attribute change {change[:_SHOWN]!r} is neither +name=value nor -name"
+            )
         if name in seen:
-            raise InvalidParameter(f"topic {topic}: the attribute {name!r} is changed twice in one request")
+            raise InvalidParameter(f"topic {topic}: the attribute {name[:_SHOWN]!r} is changed twice in one request")
         seen.add(name)
         if sign == "+":
             if problem := problem_of(name, value):
                 raise InvalidParameter(f"topic {topic}: {problem}")
             attributes[name] = value
         elif known is None:
-            raise InvalidParameter(f"topic {topic} is not there yet: the attribute {name!r} cannot be removed from it")
+            raise InvalidParameter(
+                f"topic {topic} is not there yet: the attribute {name[:_SHOWN]!r} cannot be removed from it"
+            )
         elif name not in known:
-            raise InvalidParameter(f"topic {topic} has no attribute {name!r} to remove")
+            raise InvalidParameter(f"topic {topic} has no attribute {name[:_SHOWN]!r} to remove")
         elif name in _KNOWN and not _KNOWN[name].changeable:
             raise InvalidParameter(f"topic {topic}: the attribute {name!r} is set for good")
         else:
