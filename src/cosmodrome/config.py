@@ -249,6 +249,7 @@ class BrokerConfig(_FromProperties):
     max_subscriptions_per_group: int = 4_096
     max_filter_characters: int = 4 * MIB  # of all SQL92 expressions of all groups
     max_pull_hold: int = alias("maxPullHold", 100_000)
+    max_pull_hold_per_queue: int = 10_000
     store_reply_message_enable: bool = True
     use_server_side_reset_offset: bool = True  # else consumers are told to reset their offsets themselves
     # How long a request may wait for its turn before it is turned away, in ms, by its kind.
@@ -338,6 +339,7 @@ _BROKER_BOUNDS = (
     "max_subscriptions_per_group",
     "max_filter_characters",
     "max_pull_hold",
+    "max_pull_hold_per_queue",
 )
 _TEXTS = ("instance_name", "unit_name", "namespace", "trace_topic", "tls_ca_file")
 _INTERVALS = (

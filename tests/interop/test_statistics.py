@@ -19,7 +19,7 @@ OUR_OWN_KEYS = {
     *("storePathIndex", "vipListenerEnable"),
     # Bounds of what peers may ask for.
     *("maxRequestBodySize", "maxRequestBodyValues", "maxGroupsPerConnection", "maxGroupMemberships"),
-    *("maxSubscriptionsPerGroup", "maxFilterCharacters"),
+    *("maxSubscriptionsPerGroup", "maxFilterCharacters", "maxPullHoldPerQueue"),
 }
 
 

@@ -16,13 +16,15 @@ from typing import Any
 import pytest
 
 from cosmodrome.broker.broker import LEAVING_STEP, Broker
+from cosmodrome.broker.long_polls import TAKEN_STEP
 from cosmodrome.broker.processors import heartbeat
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.config import BrokerConfig
-from cosmodrome.model import Subscription
+from cosmodrome.model import Subscription, TopicConfig
 from cosmodrome.net.caller import Caller
 from cosmodrome.wire.bodies import ConsumerData, HeartbeatData
 from cosmodrome.wire.command import Command
+from cosmodrome.wire.requests import PullFlag, PullMessage, SendMessage
 from tests.system.cluster import SMALL_STORE, running_broker
 from tests.turns import Turns
 
@@ -161,3 +163,59 @@ async def test_filters_have_a_limit_and_those_of_groups_that_left_make_room(
         assert broker.filters.filter("t", "other", 0).matches_raw("b\x01new\x02")
         assert len(broker.filters) < full
         await other.close()
+
+
+# --- pulls that wait
+
+
+def pull(hold_ms: int = 60_000) -> Command:
+    flags = PullFlag.SUBSCRIPTION | PullFlag.SUSPEND
+    header = PullMessage("g", "t", 0, 0, 32, flags, 0, hold_ms, subscription="*")
+    return Command.request(RequestCode.PULL_MESSAGE, header)
+
+
+def send() -> Command:
+    return Command.request(RequestCode.SEND_MESSAGE, SendMessage("p", "t", "TBW102", 4, 0, 0, 0, 0), b"hello")
+
+
+async def asking(caller: Caller, address: str, count: int) -> list[asyncio.Task[Command]]:
+    return [asyncio.create_task(caller.call(address, pull(), TIMEOUT_MS)) for _ in range(count)]
+
+
+async def test_a_crowd_of_pulls_is_woken_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with broker_and_caller(tmp_path) as (broker, caller):
+        broker.topics.put(TopicConfig("t", 4, 4))
+        pulls = await asking(caller, broker.address, 1_000)
+        await until(lambda: len(broker.long_polls) == 1_000)
+        with Turns() as turns:
+            monkeypatch.setattr(broker.store, "read", turns.counting(broker.store.read))
+            await caller.call(broker.address, send(), TIMEOUT_MS)
+            replies = await asyncio.gather(*pulls)
+        assert {reply.code for reply in replies} == {ResponseCode.SUCCESS}
+        assert turns.total == 1_000
+        assert turns.most <= TAKEN_STEP
+
+
+async def test_a_crowd_of_pulls_expires_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with broker_and_caller(tmp_path) as (broker, caller):
+        broker.topics.put(TopicConfig("t", 4, 4))
+        with Turns() as turns:
+            pulls = [asyncio.create_task(caller.call(broker.address, pull(2_000), TIMEOUT_MS)) for _ in range(500)]
+            await until(lambda: len(broker.long_polls) == 500)
+            monkeypatch.setattr(broker.store, "read", turns.counting(broker.store.read))
+            replies = await asyncio.gather(*pulls)
+        assert {reply.code for reply in replies} == {ResponseCode.PULL_NOT_FOUND}
+        assert turns.total == 500
+        assert turns.most <= TAKEN_STEP
+
+
+async def test_pulls_beyond_the_bound_of_a_queue_poll_shortly(tmp_path: Path) -> None:
+    async with broker_and_caller(tmp_path, max_pull_hold_per_queue=10) as (broker, caller):
+        broker.topics.put(TopicConfig("t", 4, 4))
+        pulls = await asking(caller, broker.address, 25)
+        await until(lambda: sum(task.done() for task in pulls) == 15)
+        assert {task.result().code for task in pulls if task.done()} == {ResponseCode.PULL_NOT_FOUND}
+        assert len(broker.long_polls) == 10
+        await caller.call(broker.address, send(), TIMEOUT_MS)
+        late = [reply for reply in await asyncio.gather(*pulls) if reply.code == ResponseCode.SUCCESS]
+        assert len(late) == 10

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Hashable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
@@ -17,9 +17,9 @@ from cosmodrome.broker.consumer_offsets import ConsumerOffsets
 from cosmodrome.broker.delays import Delays
 from cosmodrome.broker.groups import Groups
 from cosmodrome.broker.hooks import Hooks
-from cosmodrome.broker.long_polls import HeldPull, LongPolls
+from cosmodrome.broker.long_polls import TAKEN_STEP, HeldPull, LongPolls
 from cosmodrome.broker.overload import Overload
-from cosmodrome.broker.pop.polls import ANY_QUEUE, PollKey
+from cosmodrome.broker.pop.polls import ANY_QUEUE, HeldPop, PollKey
 from cosmodrome.broker.pop.pops import Pops
 from cosmodrome.broker.pop.revive import Revives
 from cosmodrome.broker.queue_locks import QueueLocks
@@ -47,7 +47,7 @@ from cosmodrome.model import SCHEDULE_TOPIC, Perm, Property
 from cosmodrome.net.addresses import EVERY_ADDRESS, advertised_host, is_loopback
 from cosmodrome.net.caller import Caller
 from cosmodrome.net.connection import Connection, Handler
-from cosmodrome.net.lane import Lane
+from cosmodrome.net.lane import Lane, steps_of
 from cosmodrome.net.server import CannotListen, Server
 from cosmodrome.store.cleaner import DiskUsed, disk_used
 from cosmodrome.store.message import Appended, Durability, StoreMessage
@@ -80,6 +80,7 @@ NOT_FOR_VIP = frozenset(
 )
 
 Waiter = asyncio.Future[None]
+Held = HeldPull[Waiter] | HeldPop[Waiter]
 
 
 class Broker:
@@ -116,6 +117,8 @@ class Broker:
         self.lane = Lane()
         self._to_notify: dict[str, None] = {}  # groups whose members must rebalance
         self._is_notifying = False
+        self._is_looking = False  # for pulls that may go on
+        self._short_polls = 0  # pulls beyond what may be held
         self.registration = Registration(
             config, self._caller, self.clock, self._registration_body, lambda names: self.topics.mark_orderly(names)
         )
@@ -152,7 +155,7 @@ class Broker:
             config.channel_expired_timeout, config.max_groups_per_connection, config.max_group_memberships
         )
         self.locks = QueueLocks()
-        self.long_polls: LongPolls[Waiter] = LongPolls(config.max_pull_hold)
+        self.long_polls: LongPolls[Waiter] = LongPolls(config.max_pull_hold, config.max_pull_hold_per_queue)
 
     def _make_services(self, folder: Path) -> None:
         """What delivers messages later, or again."""
@@ -177,7 +180,7 @@ class Broker:
             put=self._put_delivered,
             redirect=lambda message: redirect(self, message),
         )
-        self.pops = Pops(config, folder, self.clock)
+        self.pops = Pops(config, folder, self.clock, self._wake, self._wake_in_steps)
         self.revives = Revives(
             self.store,
             self.offsets,
@@ -244,7 +247,7 @@ class Broker:
                 tasks.create_task(self.transactions.run()),
                 tasks.create_task(self.revives.run()),
                 tasks.create_task(self.registration.run()),
-                tasks.create_task(self._every(POLL_SWEEP_MS, self._wake_expired)),
+                tasks.create_task(self._wake_expired()),
                 tasks.create_task(self._watch_clients()),
                 tasks.create_task(self._sample()),
                 tasks.create_task(self._save_tables()),
@@ -296,8 +299,8 @@ class Broker:
 
     async def stop_listening(self) -> None:
         """Answer what is in hand and close every connection."""
-        self._wake(self.long_polls.take_all())
-        self.pops.close()
+        for waiting in (self.long_polls.take_all(), self.pops.close()):
+            _wake(waiting)
         await asyncio.gather(*(server.close() for server in self._servers))
         self.lane.close()
 
@@ -323,12 +326,30 @@ class Broker:
                 raise FlushTimeout("FLUSH_DISK_TIMEOUT: the disk did not answer in time")
         return appended
 
-    async def arrival(self, topic: str, queue_id: int, offset: int, codes: frozenset[int] | None, hold_ms: int) -> None:
-        """Return when a wanted message arrived at or after `offset`, or when `hold_ms` are over."""
+    async def arrival(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        codes: frozenset[int] | None,
+        hold_ms: int,
+        owner: Hashable = None,
+    ) -> None:
+        """Return when a wanted message arrived at or after `offset`, or when `hold_ms` are over.
+
+        With too many pulls already held, return after the time of short polling: one that is answered at once asks
+        again at once.
+        """
         waiter: Waiter = asyncio.get_running_loop().create_future()
         deadline_ms = self.clock.now_ms() + hold_ms
-        if self.long_polls.hold(HeldPull(topic, queue_id, offset, codes, deadline_ms, waiter)):
+        if self.long_polls.hold(HeldPull(topic, queue_id, offset, codes, deadline_ms, waiter, owner)):
             await waiter
+        elif self._short_polls < self.config.max_pull_hold:
+            self._short_polls += 1
+            try:
+                await self.clock.sleep(min(hold_ms, self.config.short_polling_time_mills))
+            finally:
+                self._short_polls -= 1
 
     def reset_offset(self, group: str, topic: str, queue_id: int, offset: int, *, is_read: bool) -> None:
         """Set a group's offset. If its members read the topic, they learn of it when they next ask for messages.
@@ -432,7 +453,12 @@ class Broker:
     def _arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int) -> None:
         if topic == SCHEDULE_TOPIC:
             self.delays.arrived(queue_id)
-        self._wake(self.long_polls.take_arrived(topic, queue_id, next_offset, tags_code))
+        polls = self.long_polls
+        if pulls := polls.take_arrived(topic, queue_id, next_offset, tags_code):
+            self._wake(pulls)
+        elif polls.must_look and not self._is_looking:
+            self._is_looking = True
+            self._wake_in_steps(self._looking())
         self.pops.arrived(topic, queue_id, tags_code)
 
     def _stalled(self) -> None:
@@ -440,14 +466,29 @@ class Broker:
         loop = asyncio.get_running_loop()
         loop.call_soon(loop.call_soon, self.store.calm)
 
-    def _wake(self, pulls: list[HeldPull[Waiter]]) -> None:
-        for pull in pulls:
-            if not pull.waiter.done():
-                pull.waiter.set_result(None)
+    def _wake(self, waiting: Sequence[Held]) -> None:
+        """Let pulls and pops go on: a few now, and of many so many in each turn."""
+        if len(waiting) <= TAKEN_STEP:
+            _wake(waiting)
+        else:
+            self._wake_in_steps(steps_of(waiting, TAKEN_STEP))
 
-    def _wake_expired(self) -> None:
-        self._wake(self.long_polls.take_expired(self.clock.now_ms()))
-        self.pops.wake_expired()
+    def _wake_in_steps(self, steps: Iterable[Sequence[Held]]) -> None:
+        self.lane.start(map(_wake, steps))
+
+    def _looking(self) -> Iterator[list[HeldPull[Waiter]]]:
+        """Look for pulls that may go on. The first step does nothing, since it is part of a send."""
+        yield []
+        try:
+            yield from self.long_polls.looking()
+        finally:
+            self._is_looking = False
+
+    async def _wake_expired(self) -> None:
+        while True:
+            await self.clock.sleep(POLL_SWEEP_MS)
+            await self.lane.run(map(_wake, self.long_polls.expiring(self.clock.now_ms())))
+            await self.lane.run(map(_wake, self.pops.expiring()))
 
     async def _watch_clients(self) -> None:
         while True:
@@ -480,11 +521,6 @@ class Broker:
     def _registration_body(self) -> RegisterBrokerBody:
         return RegisterBrokerBody(self.topics.data_version, {config.name: config for config in self.topics})
 
-    async def _every(self, period_ms: int, work: Callable[[], None]) -> None:
-        while True:
-            await self.clock.sleep(period_ms)
-            work()
-
     async def _sample(self) -> None:
         while True:
             await self.clock.sleep(SAMPLE_MS)
@@ -514,3 +550,9 @@ class Broker:
 
     def _is_known(self, topic: str, group: str) -> bool:
         return self.topics.find_topic(topic) is not None and group in self.groups
+
+
+def _wake(waiting: Sequence[Held]) -> None:
+    for held in waiting:
+        if not held.waiter.done():
+            held.waiter.set_result(None)

@@ -12,13 +12,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
+
+
+def steps_of(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """Return `items` in pieces of at most `size`."""
+    return (items[first : first + size] for first in range(0, len(items), size))
 
 
 class Lane:

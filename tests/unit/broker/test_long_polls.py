@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from cosmodrome.broker.long_polls import HeldPull, LongPolls
+from cosmodrome.broker.long_polls import TAKEN_STEP, HeldPull, LongPolls
 
 NOW = 1_000_000
 
@@ -90,6 +90,68 @@ def test_all_can_be_taken_at_once() -> None:
     assert waiting.take_all() == pulls
     assert len(waiting) == 0
     assert waiting.hold(held())
+
+
+def test_one_queue_has_a_limit_of_its_own() -> None:
+    waiting: LongPolls[str] = LongPolls(10, 2)
+    assert [waiting.hold(held(queue_id=0)) for _ in range(3)] == [True, True, False]
+    assert waiting.hold(held(queue_id=1))
+
+
+def crowd(count: int, owner: str, codes: frozenset[int] | None = None) -> list[HeldPull[str]]:
+    return [HeldPull("T", 0, 5, codes, NOW, f"{owner}-{number}", owner) for number in range(count)]
+
+
+def test_a_crowd_is_taken_in_steps_that_begin_with_one_pull_of_each_owner() -> None:
+    many, one, two = crowd(1_000, "many"), crowd(1, "one"), crowd(2, "two")
+    waiting = polls(*many, *one, *two, limit=10_000)
+    assert waiting.take_arrived("T", 0, 6, tags_code=0) == []
+    assert waiting.must_look
+    steps = list(waiting.looking())
+    assert [pull.waiter for pull in steps[0]][:4] == ["many-0", "one-0", "two-0", "many-1"]
+    assert max(map(len, steps)) == TAKEN_STEP
+    assert sum(map(len, steps)) == 1_003
+    assert (len(waiting), waiting.must_look) == (0, False)
+
+
+def test_an_arrival_costs_the_same_however_many_wait() -> None:
+    """Pulls that do not want what comes, on a busy queue, would otherwise be looked at with every message."""
+
+    class Counted(HeldPull[str]):
+        looks = 0
+
+        def wants(self, next_offset: int, tags_code: int) -> bool:
+            Counted.looks += 1
+            return super().wants(next_offset, tags_code)
+
+    waiting: LongPolls[str] = LongPolls(10_000)
+    for _ in range(5_000):
+        waiting.hold(Counted("T", 0, 5, frozenset({1}), NOW, "never"))
+    for number in range(1_000):
+        waiting.take_arrived("T", 0, 6 + number, tags_code=2)
+    assert Counted.looks <= 100
+    steps = list(waiting.looking())
+    assert len(steps) == 5, "of a thousand looks each, and once for all the messages"
+    assert not any(steps)
+
+
+def test_the_steps_of_a_crowd_take_nothing_twice_and_miss_nothing() -> None:
+    waiting = polls(*crowd(300, "a", frozenset({1})), *crowd(300, "b", frozenset({2})), limit=1_000)
+    waiting.take_arrived("T", 0, 6, tags_code=1)
+    looking = waiting.looking()
+    taken = next(looking)
+    waiting.take_arrived("T", 0, 7, tags_code=2)  # while the steps go on
+    taken += waiting.take_expired(NOW - 1) + [pull for step in looking for pull in step]
+    assert sorted(pull.waiter for pull in taken) == sorted(
+        f"{owner}-{number}" for owner in "ab" for number in range(300)
+    )
+
+
+def test_a_crowd_expires_in_steps() -> None:
+    waiting = polls(*crowd(500, "a"), limit=1_000)
+    steps = list(waiting.expiring(NOW))
+    assert max(map(len, steps)) == TAKEN_STEP
+    assert sum(map(len, steps)) == 500
 
 
 class LongPollsModel(RuleBasedStateMachine):

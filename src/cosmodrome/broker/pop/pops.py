@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 
@@ -17,13 +18,20 @@ from cosmodrome.wire.pop import all_pop_retry_topics, pop_retry_topic
 
 Waiter = asyncio.Future[None]
 Polls = PopPolls[Waiter]
+Wake = Callable[[Sequence[HeldPop[Waiter]]], None]
+WakeInSteps = Callable[[Iterable[Sequence[HeldPop[Waiter]]]], None]
 
 
 class Pops:
     """The state of pop consumption that is not in the store."""
 
-    def __init__(self, config: BrokerConfig, folder: Path, clock: Clock) -> None:
+    def __init__(
+        self, config: BrokerConfig, folder: Path, clock: Clock, wake: Wake, wake_in_steps: WakeInSteps
+    ) -> None:
         self._config = config
+        self._wake = wake
+        self._wake_in_steps = wake_in_steps
+        self._looked_through: list[Polls] = []
         self._clock = clock
         self._numbers = count()
         self._revive_topic = revive_topic(config.broker_cluster_name)
@@ -52,22 +60,33 @@ class Pops:
     def arrived(self, topic: str, queue_id: int, tags_code: int) -> None:
         for polls in (self.polls, self.notifications):
             if topic in polls.topics:  # nearly every send of a busy broker finds nobody
-                _wake(polls.take_arrived(topic, queue_id, tags_code))
+                self._wake(polls.take_arrived(topic, queue_id, tags_code))
+                if polls.must_look and polls not in self._looked_through:
+                    self._looked_through.append(polls)
+                    self._wake_in_steps(self._looking(polls))
+
+    def _looking(self, polls: Polls) -> Iterator[list[HeldPop[Waiter]]]:
+        """Look for pops that may go on. The first step does nothing, since it is part of a send."""
+        yield []
+        try:
+            yield from polls.looking()
+        finally:
+            self._looked_through.remove(polls)
 
     def more(self, key: PollKey) -> None:
         """There is something for the next one that waits."""
-        _wake(self.polls.take_next(key))
-        _wake(self.notifications.take_next(key))
+        self._wake(self.polls.take_next(key))
+        self._wake(self.notifications.take_next(key))
 
-    def wake_expired(self) -> None:
+    def expiring(self) -> Iterator[list[HeldPop[Waiter]]]:
+        """The pops whose time is up, in steps."""
         now_ms = self._clock.now_ms()
-        _wake(self.polls.take_expired(now_ms))
-        _wake(self.notifications.take_expired(now_ms))
+        yield from self.polls.expiring(now_ms)
+        yield from self.notifications.expiring(now_ms)
 
-    def close(self) -> None:
+    def close(self) -> list[HeldPop[Waiter]]:
         """Let everyone go who waits."""
-        _wake(self.polls.close())
-        _wake(self.notifications.close())
+        return [*self.polls.close(), *self.notifications.close()]
 
     # --- what is stored
 
@@ -79,9 +98,3 @@ class Pops:
 
     def ack_message(self, ack: Ack, revive_queue_id: int, revive_ms: int, host: bytes) -> StoreMessage:
         return ack_message(ack, self._revive_topic, revive_queue_id, revive_ms, self._clock.now_ms(), host)
-
-
-def _wake(pops: list[HeldPop[Waiter]]) -> None:
-    for pop in pops:
-        if not pop.waiter.done():
-            pop.waiter.set_result(None)

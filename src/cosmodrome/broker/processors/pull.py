@@ -55,7 +55,7 @@ async def pull_message(broker: Broker, connection: Connection, command: Command)
     code = _code(request, result)
     place = (request.consumer_group, request.topic, request.queue_id)
     if code == _NOT_FOUND and request.sys_flag & PullFlag.SUSPEND and not broker.offsets.has_reset(*place):
-        result = await _read_arriving(broker, request, wanted)
+        result = await _read_arriving(broker, connection, request, wanted)
         code = _code(request, result)
     # A pull whose client is gone must not take it: nobody would hear of it.
     if not connection.closed and (reset := broker.offsets.take_reset(*place)) is not None:
@@ -114,13 +114,13 @@ def _check_model(consumers: ConsumerGroup, group: GroupConfig) -> None:
         raise NoPermission(f"the consumer group[{group.name}] can not consume by broadcast way")
 
 
-async def _read_arriving(broker: Broker, request: PullMessage, wanted: Wanted) -> ReadResult:
+async def _read_arriving(broker: Broker, connection: Connection, request: PullMessage, wanted: Wanted) -> ReadResult:
     """Wait for a wanted message, at most as long as the pull may be held. Properties are seen only by reading, so with
     SQL92 every message that comes is looked at, and the wait goes on behind it if it is not wanted."""
     deadline_ms = broker.clock.now_ms() + _hold_ms(broker, request)
     offset, left_ms = request.queue_offset, _hold_ms(broker, request)
     while True:
-        await broker.arrival(request.topic, request.queue_id, offset, wanted.codes, left_ms)
+        await broker.arrival(request.topic, request.queue_id, offset, wanted.codes, left_ms, connection)
         result = _read(broker, request, offset, wanted)
         left_ms = deadline_ms - broker.clock.now_ms()
         seen_all = result.status is GetStatus.NO_MATCHED_MESSAGE and result.next_offset == result.max_offset

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cosmodrome.broker.pop.polls import ANY_QUEUE, HeldPop, PollKey, PopPolls
+from cosmodrome.broker.pop.polls import ANY_QUEUE, STEP, HeldPop, PollKey, PopPolls
 
 NOW = 1_000_000
 
@@ -72,3 +72,21 @@ def test_after_closing_nobody_waits() -> None:
     assert sorted(names(waiting.close())) == ["a", "b"]
     assert not waiting.hold(held("c"))
     assert waiting.take_arrived("T", 0, 0) == []
+
+
+def test_a_crowd_of_groups_is_looked_at_in_steps() -> None:
+    waiting = polls(*(held(f"p{number}", group=f"g{number}") for number in range(500)), limit=1_000)
+    assert waiting.take_arrived("T", 3, 0) == []
+    assert waiting.take_arrived("T", 3, 0) == []
+    assert waiting.must_look
+    steps = list(waiting.looking())
+    assert max(map(len, steps)) == STEP
+    assert sum(map(len, steps)) == 500
+    assert (len(waiting), waiting.must_look, waiting.topics) == (0, False, {})
+
+
+def test_a_crowd_expires_in_steps() -> None:
+    waiting = polls(*(held(f"p{number}", group=f"g{number}") for number in range(500)), limit=1_000)
+    steps = list(waiting.expiring(NOW))
+    assert max(map(len, steps)) == STEP
+    assert sum(map(len, steps)) == 500
