@@ -118,9 +118,24 @@ class NetConfig(_FromProperties):
     reconnect_initial_ms: int = 50
     reconnect_max_ms: int = 5_000
     shutdown_grace_ms: int = 5_000
+    # Sums over all connections of a daemon; keys of our own. docs/durability.md, "Hostile peers", tells about them.
+    max_connections: int = 50_000
+    max_connections_per_host: int = 20_000
+    max_unfinished_bytes: int = 256 * MIB  # of frames that are not whole
+    frame_timeout_ms: int = 60_000  # from the first byte of a frame to the last
+    max_unsent_bytes: int = 512 * MIB  # for peers that do not read
+    max_waiting_bytes: int = 512 * MIB  # of requests that wait for a disk or their turn
 
     def __post_init__(self) -> None:
         _require(self.idle_seconds > 0, "serverChannelMaxIdleTimeSeconds", "at least 1")
+        for name in ("max_connections", "max_connections_per_host", "frame_timeout_ms"):
+            _require(getattr(self, name) > 0, _camel_case(name), "at least 1")
+        _require(64 * KIB <= self.max_frame_bytes <= 64 * MIB, "maxFrameBytes", "65536 bytes to 64 MiB")
+        for name in ("max_unfinished_bytes", "max_waiting_bytes"):
+            least = self.max_frame_bytes
+            _require(getattr(self, name) >= least, _camel_case(name), f"at least maxFrameBytes, which is {least}")
+        least = self.write_limit_bytes
+        _require(self.max_unsent_bytes >= least, "maxUnsentBytes", f"at least writeLimitBytes, which is {least}")
 
 
 @dataclass(frozen=True, slots=True)

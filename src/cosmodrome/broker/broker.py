@@ -45,6 +45,7 @@ from cosmodrome.errors import (
 from cosmodrome.filter.subscriptions import GroupFilters
 from cosmodrome.model import SCHEDULE_TOPIC, Perm, Property
 from cosmodrome.net.addresses import EVERY_ADDRESS, advertised_host, is_loopback
+from cosmodrome.net.books import Books
 from cosmodrome.net.caller import Caller
 from cosmodrome.net.connection import Connection, Handler
 from cosmodrome.net.lane import Lane, steps_of
@@ -126,6 +127,7 @@ class Broker:
         self._make_services(self._root / "config")
         self.statistics = Statistics(config.broker_cluster_name, self.clock.now_ms(), self.topics.is_system)
         self.overload = Overload(config, store_config.os_page_cache_busy_time_out_mills)
+        self._books = Books(self._net_config)
         self._servers = [self._new_server(self._served, config.listen_port)]
         if config.vip_listener_enable and config.listen_port > VIP_DISTANCE:  # 0 is any port: no client looks below it
             self._servers.append(self._new_server(self._handle_vip, config.listen_port - VIP_DISTANCE))
@@ -140,7 +142,8 @@ class Broker:
 
     def _new_server(self, handler: Handler, port: int) -> Server:
         on_close = self._connection_lost
-        return Server(handler, self.config.bind_address, port, config=self._net_config, on_close=on_close)
+        host, books = self.config.bind_address, self._books
+        return Server(handler, host, port, config=self._net_config, on_close=on_close, books=books)
 
     def _load_tables(self, folder: Path) -> None:
         """What processors look things up in; some of it outlives the broker, in `folder`."""

@@ -19,11 +19,13 @@ import logging
 import types
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 from cosmodrome.codes import ResponseCode
 from cosmodrome.config import NetConfig
 from cosmodrome.errors import CallTimeout, ConnectionFailed, ProtocolError
+from cosmodrome.net.books import Books
 from cosmodrome.net.turn import Turn
 from cosmodrome.wire.command import ONEWAY_BIT, RESPONSE_BIT, Command
 from cosmodrome.wire.frame import FrameDecoder
@@ -38,6 +40,8 @@ ConnectionCallback = Callable[["Connection"], None]
 
 # Replies are joined into one write up to this size; larger ones are handed over piece by piece, uncopied.
 JOIN_BYTES = 64 * 1024
+# Requests that wait are counted by their bytes if they are as long as this; of shorter ones, their number is bounded.
+LONG_BODY_BYTES = 16 * 1024
 
 
 class _Unsent(NamedTuple):
@@ -58,6 +62,7 @@ class Connection(asyncio.Protocol):
         on_open: ConnectionCallback | None = None,
         on_close: ConnectionCallback | None = None,
         turn: Turn | None = None,
+        books: Books | None = None,
     ) -> None:
         self._handler = handler
         self._config = config
@@ -80,6 +85,9 @@ class Connection(asyncio.Protocol):
         self._idle_timer: asyncio.TimerHandle | None = None
         self._made = self._last_active = self._received = self._loop.time()
         self._turn = turn or Turn()
+        self._books = books  # of a daemon; a client has few connections, and chose them itself
+        self._unfinished_bytes = 0  # of a frame, as the books know them
+        self._waiting_bytes = 0  # of long requests in hand
         self._transport: asyncio.Transport
         self.peer_address: tuple[str, int] = ("?", 0)
         self.peer = "?"
@@ -124,14 +132,30 @@ class Connection(asyncio.Protocol):
         self._last_active = self._received = self._turn.began()
         self._decoder.feed(data)
         self._handle_frames()
+        if self._books is not None and (self._decoder.pending_bytes or self._unfinished_bytes):
+            self._note_unfinished(len(data))
+
+    def _note_unfinished(self, arrived: int = 0) -> None:
+        """Tell the books what is here of a frame: another frame than before if some of the bytes went into one."""
+        assert self._books is not None
+        pending, before = self._decoder.pending_bytes, self._unfinished_bytes
+        self._unfinished_bytes = pending
+        if not pending or self.closed:
+            self._books.unfinished.forget(self)
+        else:
+            self._books.frame_begun(self, pending, anew=pending != before + arrived)
 
     def pause_writing(self) -> None:
         self._peer_stalled = True
+        if self._books is not None:
+            self._books.unsent.keep(self, self._unsent_bytes, self._loop.time())
         self._stall_timer = self._loop.call_later(self._config.stalled_peer_ms / 1000, self._drop_stalled)
         self._regulate()
 
     def resume_writing(self) -> None:
         self._peer_stalled = False
+        if self._books is not None:
+            self._books.unsent.forget(self)
         if self._stall_timer is not None:
             self._stall_timer.cancel()
         self._send_backlog()
@@ -147,6 +171,9 @@ class Connection(asyncio.Protocol):
                 waiter.set_exception(ConnectionFailed(self.peer, f"connection lost ({error or self._why_closed()})"))
         self._backlog.clear()
         self._out.clear()
+        if self._books is not None:
+            self._books.unfinished.forget(self)
+            self._books.unsent.forget(self)
         self.lost.set()
         if self._on_close is not None:
             self._on_close(self)
@@ -177,10 +204,22 @@ class Connection(asyncio.Protocol):
             self._nonsense = str(error)
             self.close()
 
+    def _handle_kept(self) -> None:
+        self._handle_frames()
+        if self._books is not None:
+            self._note_unfinished()
+
+    @property
+    def is_reading(self) -> bool:
+        """Its frames are taken as they come."""
+        return self._reading
+
     @property
     def _accepting(self) -> bool:
         if self.closed or self._draining or len(self._tasks) >= self._config.max_handlers_per_connection:
             return False
+        if self._waiting_bytes and self._books is not None and self._books.has_much_waiting:
+            return False  # until some of its own are done
         return not self._peer_stalled or bool(self._calls)
 
     def _regulate(self) -> None:
@@ -190,7 +229,7 @@ class Connection(asyncio.Protocol):
         self._reading = not self._reading
         if self._reading:
             self._transport.resume_reading()
-            self._loop.call_soon(self._handle_frames)  # those already here come first
+            self._loop.call_soon(self._handle_kept)  # those already here come first
         else:
             self._transport.pause_reading()
 
@@ -208,7 +247,22 @@ class Connection(asyncio.Protocol):
         task = self._loop.create_task(self._finish(command, _resume(coroutine, waiting_for)))
         self._tasks.add(task)
         task.add_done_callback(self._finished)
+        if len(command.body) >= LONG_BODY_BYTES:
+            self._wait(len(command.body))
+            task.add_done_callback(partial(self._waited, len(command.body)))
         if len(self._tasks) >= self._config.max_handlers_per_connection:
+            self._regulate()
+
+    def _wait(self, size: int) -> None:
+        self._waiting_bytes += size
+        if self._books is not None:
+            self._books.waiting_bytes += size
+            self._regulate()
+
+    def _waited(self, size: int, _task: asyncio.Task[None]) -> None:
+        self._waiting_bytes -= size
+        if self._books is not None:
+            self._books.waiting_bytes -= size
             self._regulate()
 
     async def _finish(self, command: Command, rest: Generator[Any, Any, Command | None]) -> None:
@@ -274,8 +328,12 @@ class Connection(asyncio.Protocol):
         self._out_bytes = 0
         self._last_active = self._loop.time()
         # Checked after a large write even without a stall: writelines of Python 3.12.0 to 3.12.8 never reports one.
-        if (is_large or self._peer_stalled) and self._unsent_bytes > self._config.write_limit_bytes:
-            self._drop_stalled()
+        if is_large or self._peer_stalled:
+            unsent = self._unsent_bytes
+            if unsent > self._config.write_limit_bytes:
+                self._drop_stalled()
+            elif self._peer_stalled and self._books is not None:
+                self._books.unsent.keep(self, unsent, self._loop.time())
 
     @property
     def _unsent_bytes(self) -> int:
@@ -365,6 +423,12 @@ class Connection(asyncio.Protocol):
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=grace_ms / 1000)
+
+    def drop(self, reason: str) -> None:
+        """Close at once, and say why in the log."""
+        if not self.closed:
+            log.warning("dropping %s: %s", self.peer, reason)
+            self.abort()
 
     def _drop_stalled(self) -> None:
         log.warning("dropping %s: it does not read, %d bytes wait for it", self.peer, self._unsent_bytes)

@@ -8,6 +8,7 @@ import logging
 
 from cosmodrome.config import NetConfig
 from cosmodrome.errors import ConfigError
+from cosmodrome.net.books import Books
 from cosmodrome.net.connection import Connection, ConnectionCallback, Handler
 from cosmodrome.net.listeners import listener_of
 from cosmodrome.net.turn import Turn
@@ -56,7 +57,9 @@ class Server:
         config: NetConfig | None = None,
         on_open: ConnectionCallback | None = None,
         on_close: ConnectionCallback | None = None,
+        books: Books | None = None,
     ) -> None:
+        self._books = books  # shared with the daemon's other servers; without, made at the start
         self._handler = handler
         self._host = host
         self._port = port
@@ -71,6 +74,7 @@ class Server:
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
         self._turn = Turn()
+        self._books = self._books or Books(self._config)
         try:
             self._listener = await loop.create_server(
                 self._accept, self._host, self._port, backlog=ACCEPT_BACKLOG, reuse_address=True
@@ -90,9 +94,13 @@ class Server:
 
     def _accept(self) -> Connection:
         assert self._turn is not None, "nothing is accepted before the start"
-        return Connection(self._handler, self._config, self._opened, self._closed, self._turn)
+        return Connection(self._handler, self._config, self._opened, self._closed, self._turn, self._books)
 
     def _opened(self, connection: Connection) -> None:
+        assert self._books is not None
+        if not self._books.admit(connection.peer_address[0]):
+            connection.abort()
+            return
         if self._closing:  # accepted just before the listener closed
             connection.abort()
         self.connections.add(connection)
@@ -100,6 +108,10 @@ class Server:
             self._on_open(connection)
 
     def _closed(self, connection: Connection) -> None:
+        if connection not in self.connections:  # turned away
+            return
+        assert self._books is not None
+        self._books.dismiss(connection.peer_address[0])
         self.connections.discard(connection)
         if self._on_close is not None:
             self._on_close(connection)
@@ -110,4 +122,6 @@ class Server:
         self._closing = True
         self._listener.close()
         grace_ms = self._config.shutdown_grace_ms
+        assert self._books is not None
+        self._books.close()
         await asyncio.gather(*(connection.drain_and_close(grace_ms) for connection in list(self.connections)))

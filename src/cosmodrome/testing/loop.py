@@ -13,6 +13,7 @@ from random import Random
 from typing import Any, TypeVar, TypeVarTuple
 
 from cosmodrome.errors import InvalidArgument
+from cosmodrome.net.books import Books
 from cosmodrome.net.connection import Connection
 
 MAX_TURNS = 4  # of the loop, before work for a thread is done, and again before its result is known
@@ -29,7 +30,9 @@ MAX_STRIDE_SECONDS = 10.0
 _START_MS = 1_700_000_000_000
 
 # What timers do that end nobody's patience: they wake a sleeper, or look whether a connection is still used.
-_HARMLESS = frozenset({asyncio.futures._set_result_unless_cancelled, Connection._watch_idle})  # type: ignore[attr-defined]
+_HARMLESS = frozenset(
+    {asyncio.futures._set_result_unless_cancelled, Connection._watch_idle, Books._drop_late}  # type: ignore[attr-defined]
+)
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
