@@ -36,6 +36,7 @@ ALLOWED = {
     "wire/fastjson.py: int(value)",
     "wire/fastjson.py: int(text)",
     # Digits that the caller made.
+    "broker/half_messages.py: int(kept[Property.REAL_QID])",
     "net/addresses.py: int(row[0], 16)",
     "net/listeners.py: int(columns[1].rpartition(':')[2], 16)",
     "wire/java.py: int(raw.translate(_HIGH), 31)",

@@ -540,6 +540,7 @@ class Broker:
                 log.error("%s; trying again", error)
 
     async def _save_all(self) -> None:
+        await self.store.skipped.saved()  # before anybody says how far it is
         self._settle_offsets()
         self.pops.orders.clean(self._is_known, self.clock.now_ms())
         for table in self._tables():

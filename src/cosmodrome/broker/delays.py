@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cosmodrome.broker.delay_offsets import DelayOffsets
+from cosmodrome.broker.skipping import Skipping, looking
 from cosmodrome.clock import Clock, sleep_unless
-from cosmodrome.errors import InvalidParameter, MessageIllegal, ProtocolError, ServiceNotAvailable
+from cosmodrome.errors import MessageIllegal, ServiceNotAvailable
 from cosmodrome.model import MAX_QUEUES, REVIVE_PREFIX, SCHEDULE_TOPIC, Property, check_topic, is_broker_only
 from cosmodrome.numbers import MIN_LONG, parse_int, shown
 from cosmodrome.store.message import StoreMessage
@@ -33,8 +34,6 @@ _TIMES = (
     Property.TIMER_DELIVER_MS,
     Property.START_DELIVER_TIME,
 )
-# What trying again cannot mend.
-_HOPELESS = (MessageIllegal, InvalidParameter, ProtocolError)
 
 
 def delay_level(properties: str) -> int:
@@ -89,6 +88,7 @@ class Delays:
         save_every_ms: int,
     ) -> None:
         self._store = store
+        self._skipping = Skipping("delays", store)
         self._delays_ms = delays_ms
         self._clock = clock
         self._put = put
@@ -186,9 +186,14 @@ class Delays:
     def _deliver(self, level: int) -> None:
         offset = self._offsets.next(level)
         try:
-            self._put(delivered(self._record(level, offset)))
-        except _HOPELESS as error:
-            log.error("delay level %d: message %d cannot be delivered and is left out: %s", level, offset, error)
+            record = self._record(level, offset)
+            with looking():
+                message = delivered(record)
+            self._put(message)
+        except Exception as error:
+            if not self._skipping.gives_up(SCHEDULE_TOPIC, level - 1, offset, error):
+                raise
+            self._skipping.skip(SCHEDULE_TOPIC, level - 1, offset, error)
         self._offsets.move(level, offset + 1)
         self._pause_ms.pop(level, None)
 
@@ -197,7 +202,8 @@ class Delays:
         view = self._store.record_at(entry[0]) if entry is not None else None
         if view is None:
             raise MessageIllegal("its record is gone")
-        (record,) = decode_records(view)
+        with looking():
+            (record,) = decode_records(view)
         if (record.topic, record.queue_id, record.queue_offset) != (SCHEDULE_TOPIC, level - 1, offset):
             raise MessageIllegal("its place in the queue was never filled")
         return record
@@ -212,6 +218,7 @@ class Delays:
     async def save(self) -> list[str]:
         """Write down what is delivered and on disk. A full disk is logged, and returned: some would come again."""
         self._offsets.settle(self._store.flusher.flushed, self._store.max_physical_offset)
+        await self._store.skipped.saved()
         try:
             await self._offsets.saved()
         except ServiceNotAvailable as error:

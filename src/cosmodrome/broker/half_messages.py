@@ -162,8 +162,11 @@ def resumed(record: Record) -> StoreMessage:
 
 
 def given_up(record: Record, half: Half) -> StoreMessage:
-    """The half where an operator finds it."""
-    return dataclasses.replace(next_copy(record, half, half.checks), topic=CHECK_MAX_TIME_TOPIC)
+    """The half where an operator finds it, with the notes of its checks if there is room for them."""
+    message = dataclasses.replace(next_copy(record, half, half.checks), topic=CHECK_MAX_TIME_TOPIC)
+    if len(message.properties.encode()) > props.MAX_SIZE_BYTES:
+        message.properties = record.properties
+    return message
 
 
 def committed(record: Record) -> StoreMessage:

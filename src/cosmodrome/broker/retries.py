@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cosmodrome.model import GroupConfig, Property
+from cosmodrome.numbers import MAX_INT
 from cosmodrome.store.message import StoreMessage
 from cosmodrome.wire import properties as props
 from cosmodrome.wire.record import Record
@@ -38,7 +39,7 @@ def returned(
     _note_error(properties, last_error)
     message = StoreMessage.again(record, topic, queue_id, props.encode(properties))
     message.store_host = store_host
-    message.reconsume_times += 1
+    message.reconsume_times = min(message.reconsume_times + 1, MAX_INT)
     return message
 
 

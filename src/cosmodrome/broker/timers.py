@@ -11,13 +11,15 @@ from functools import partial
 from pathlib import Path
 
 from cosmodrome.broker.delays import delivered
+from cosmodrome.broker.skipping import Skipping, looking
 from cosmodrome.broker.timer_metrics import TimerMetrics
 from cosmodrome.broker.topics import TIMER_TOPIC
 from cosmodrome.clock import Clock
 from cosmodrome.config import StoreConfig
-from cosmodrome.errors import InvalidParameter, MessageIllegal, ProtocolError, RequestError, ServiceNotAvailable
+from cosmodrome.errors import MessageIllegal, ProtocolError, RequestError, ServiceNotAvailable
 from cosmodrome.model import RETRY_PREFIX, Property, check_topic
 from cosmodrome.numbers import MAX_INT, parse_int, shown
+from cosmodrome.store.consume_queues import is_topic
 from cosmodrome.store.message import StoreMessage
 from cosmodrome.store.message_store import MessageStore
 from cosmodrome.store.timer_log import Unit, delete_files
@@ -52,8 +54,6 @@ _ASKS = {
 MAX_ASKED = 10**15  # more is no time: milliseconds of 30,000 years
 DELIVER_MARK = "DELIVER"  # a part of the names of both absolute times; the others have Property.DELAY in theirs
 _ABSOLUTE = (Property.TIMER_DELIVER_MS, Property.START_DELIVER_TIME)
-# What trying again cannot mend.
-_HOPELESS = (MessageIllegal, InvalidParameter, ProtocolError)
 
 
 def is_timed(properties: str) -> bool:
@@ -105,6 +105,7 @@ class Timers:
         self, store: MessageStore, config: StoreConfig, root: Path, clock: Clock, put: Callable[[StoreMessage], object]
     ) -> None:
         self._store = store
+        self._skipping = Skipping("timers", store)
         self._config = config
         self._clock = clock
         self._put = put
@@ -220,6 +221,7 @@ class Timers:
         work = self.pending.take_checkpoint(self._clock.now_ms())
         if work is None or not await self._flushed(self._store.max_physical_offset):
             return
+        await self._store.skipped.saved()
         try:
             await self._in_thread(work)
             await self.metrics.saved()
@@ -282,8 +284,10 @@ class Timers:
         offset = pending.queue_offset
         try:
             self._set(offset)
-        except _HOPELESS as error:
-            log.error("timed message %d cannot be delivered and is left out: %s", offset, error)
+        except Exception as error:
+            if not self._skipping.gives_up(TIMER_TOPIC, _QUEUE, offset, error):
+                raise
+            self._skipping.skip(TIMER_TOPIC, _QUEUE, offset, error)
         pending.queue_offset = offset + 1
 
     def _set(self, offset: int) -> None:
@@ -291,7 +295,8 @@ class Timers:
         view = self._store.record_at(entry[0]) if entry is not None else None
         if view is None:
             raise MessageIllegal("its record is gone")
-        timer, topic = _timer(head_at(view, 0, len(view)))
+        with looking():
+            timer, topic = _timer(head_at(view, 0, len(view)))
         if self.pending.is_known(timer.physical_offset):
             return
         if self.pending.set(timer, self._now_ms, self._window_ms):
@@ -299,7 +304,9 @@ class Timers:
         elif timer.deletes:
             log.warning("%s: too late to take a message back", topic)
         elif offset >= self.pending.replayed_below:
-            self._put(_noted(decode_records(view)[0], NEVER_SET, self._clock.now_ms()))
+            with looking():
+                message = _noted(decode_records(view)[0], NEVER_SET, self._clock.now_ms())
+            self._put(message)
 
     # --- from the wheel to where they belong
 
@@ -324,8 +331,9 @@ class Timers:
             self.pending.unit_delivered()
             if number % MESSAGES_IN_A_ROW == 0:
                 await asyncio.sleep(0)
-        for key in deletions - used:  # there was nothing to take back
-            self.metrics.add(key.rpartition("+")[0], 1)
+        for topic in (key.rpartition("+")[0] for key in deletions - used):  # there was nothing to take back
+            if is_topic(topic):
+                self.metrics.add(topic, 1)
 
     async def _due(self) -> tuple[array[int], set[str]]:
         """Where the units of the slot lie, the last one first, and which messages of it were taken back."""
@@ -346,7 +354,7 @@ class Timers:
     def _deliver(self, unit: Unit, deletions: set[str], used: set[str]) -> None:
         record = self._record(unit)
         if record is None:
-            log.error("the record of a timed message is gone from %d of the log: it is lost", unit.physical_offset)
+            self._skipping.skip_lost(TIMER_TOPIC, _QUEUE, unit.physical_offset)
             return
         topic = props.find(record.properties, Property.REAL_TOPIC) or ""
         key = deletion_key(topic, props.find(record.properties, Property.UNIQ_KEY) or "")
@@ -355,9 +363,13 @@ class Timers:
             return
         try:
             convert = _rolled if unit.is_rolled else _noted
-            self._put(convert(record, unit.set_at_ms, self._clock.now_ms()))
-        except _HOPELESS as error:
-            log.error("the timed message at %d cannot be delivered: %s", unit.physical_offset, error)
+            with looking():
+                message = convert(record, unit.set_at_ms, self._clock.now_ms())
+            self._put(message)
+        except Exception as error:
+            if not self._skipping.gives_up(TIMER_TOPIC, _QUEUE, record.queue_offset, error):
+                raise
+            self._skipping.skip_record(record, error)
         self.metrics.add(topic, 1 if unit.is_deletion else -1)
 
     def _record(self, unit: Unit) -> Record | None:
@@ -365,7 +377,10 @@ class Timers:
         view = self._store.record_at(unit.physical_offset)
         if view is None or len(view) != unit.size:
             return None
-        (record,) = decode_records(view)
+        try:
+            (record,) = decode_records(view)
+        except ProtocolError:
+            return None
         return record if record.topic == TIMER_TOPIC else None
 
 
@@ -398,17 +413,21 @@ def _timer(head: RecordHead) -> tuple[Timer, str]:
 def _noted(record: Record, set_at_ms: int, now_ms: int) -> StoreMessage:
     """A timed message as it is when its time has come; what it asked for stays in its properties."""
     message = delivered(record)
-    message.properties = props.encode(
-        props.decode(message.properties)
-        | {Property.TIMER_ENQUEUE_MS: str(set_at_ms), Property.TIMER_DEQUEUE_MS: str(now_ms)}
-    )
+    _note(message, {Property.TIMER_ENQUEUE_MS: str(set_at_ms), Property.TIMER_DEQUEUE_MS: str(now_ms)})
     return message
+
+
+def _note(message: StoreMessage, notes: dict[str, str]) -> None:
+    """Add to the properties, if there is room for that: the message counts more than the notes."""
+    noted = props.encode(props.decode(message.properties) | notes)
+    if len(noted.encode()) <= props.MAX_SIZE_BYTES:
+        message.properties = noted
 
 
 def _rolled(record: Record, set_at_ms: int, now_ms: int) -> StoreMessage:
     """A timed message that goes behind the others once more, because its time is too far ahead for one turn."""
     message = _noted(record, set_at_ms, now_ms)
     turns = (parse_int(props.find(record.properties, Property.TIMER_ROLL_TIMES), high=MAX_INT) or 0) + 1
-    message.properties = props.encode(props.decode(message.properties) | {Property.TIMER_ROLL_TIMES: str(turns)})
+    _note(message, {Property.TIMER_ROLL_TIMES: str(turns)})
     message.topic, message.queue_id = record.topic, record.queue_id
     return message

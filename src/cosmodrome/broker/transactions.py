@@ -8,8 +8,9 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from enum import Enum
+from functools import partial
 from itertools import count
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeVar, cast
 
 from cosmodrome.broker.clients import Clients
 from cosmodrome.broker.consumer_offsets import ConsumerOffsets
@@ -32,6 +33,7 @@ from cosmodrome.broker.half_messages import (
     resumed,
     to_half,
 )
+from cosmodrome.broker.skipping import HOPELESS, Skipping, looking
 from cosmodrome.broker.topics import (
     TIMER_TOPIC,
     Topics,
@@ -42,7 +44,6 @@ from cosmodrome.config import BrokerConfig
 from cosmodrome.errors import (
     FlushTimeout,
     IllegalOperation,
-    MessageIllegal,
     NoPermission,
     ProtocolError,
     RequestError,
@@ -76,6 +77,9 @@ REMEMBERED_ENDS = 100_000
 _READ_AT_ONCE = 32
 _MATCHES_LOOKED_AT = 32
 _HOUR_MS = 3_600_000
+_BEFORE_ALL = -1
+
+T = TypeVar("T")
 
 
 class End(Enum):
@@ -132,6 +136,7 @@ class Transactions:
         redirect: Callable[[StoreMessage], None],
     ) -> None:
         self._store = store
+        self._skipping = Skipping("transactions", store)
         self._offsets = offsets
         self._topics = topics
         self._clients = clients
@@ -151,16 +156,19 @@ class Transactions:
     def _recovered(self) -> OpenHalves:
         start, op_start = self._done(HALF_TOPIC), self._done(OP_HALF_TOPIC)
         found = OpenHalves(start, op_start)
-        ended: set[int] = set()
+        end = self._store.max_offset(HALF_TOPIC, QUEUE_ID)
+        ended: dict[int, int] = {}  # half offset → where in the log its last op lies
         for op in self._records(OP_HALF_TOPIC, op_start):
-            for offset in ended_by(op):
-                ended.add(offset)
-                found.note_op(op.queue_offset, offset)
-        halves = [half_of(record, self._rules) for record in self._records(HALF_TOPIC, start)]
+            for offset in self._looked_at(op, ended_by) or ():
+                if offset < end:  # an op that speaks of what is not there yet ends nothing, now or later
+                    ended[offset] = op.physical_offset
+                    found.note_op(op.queue_offset, offset)
+        halves = list(self._recovered_halves(start))
         for half in halves:
             found.put(half)
         for half in halves:
-            if half.offset in ended:  # the op of any copy ends the transaction
+            # The op of any copy ends the transaction, if it came after it.
+            if ended.get(half.offset, _BEFORE_ALL) > half.physical_offset:
                 found.end(half)
         for half in found.all():
             if self._has_ended(half):
@@ -168,6 +176,28 @@ class Transactions:
         if len(found):
             log.info("%d transactions are open", len(found))
         return found
+
+    def _recovered_halves(self, start: int) -> Iterator[Half]:
+        """Every copy of a half. One that names a transaction of another message is a transaction of its own."""
+        keys: dict[int, str | None] = {}
+        for record in self._records(HALF_TOPIC, start):
+            half = self._looked_at(record, partial(half_of, rules=self._rules))
+            if half is None:
+                continue
+            key = props.find(record.properties, Property.UNIQ_KEY)
+            if keys.setdefault(half.first, key) != key:
+                half = half._replace(first=half.offset)
+                keys[half.first] = key
+            yield half
+
+    def _looked_at(self, record: Record, look: Callable[[Record], T]) -> T | None:
+        """What a record of the two topics says; None, and a note, if it says nothing that can be used."""
+        try:
+            with looking():
+                return look(record)
+        except HOPELESS as error:
+            self._skipping.skip_record(record, error)
+            return None
 
     def _done(self, topic: str) -> int:
         """How far a queue was done, as far as the queue knows of it."""
@@ -181,8 +211,8 @@ class Transactions:
 
     def _records(self, topic: str, offset: int) -> Iterator[Record]:
         while offset < self._store.max_offset(topic, QUEUE_ID):
-            found = self._store.read(topic, QUEUE_ID, offset, _READ_AT_ONCE)
-            yield from decode_records(b"".join(found.views))
+            found, records = self._skipping.read(topic, QUEUE_ID, offset, _READ_AT_ONCE)
+            yield from records
             if found.next_offset <= offset:
                 return
             offset = found.next_offset
@@ -293,7 +323,7 @@ class Transactions:
     def _has_ended(self, half: Half) -> bool:
         try:
             return self._looked_up(half, self._record(half.physical_offset)).how is not End.ROLLBACK
-        except RequestError:  # it does not say where it belongs
+        except (RequestError, ProtocolError):  # it does not say where it belongs
             return False
 
     def _final(self, record: Record, half: Half) -> Record | None:
@@ -336,7 +366,12 @@ class Transactions:
     async def _checks(self) -> None:
         while True:
             await self._clock.sleep(self._config.transaction_check_interval)
-            await self.check()
+            try:
+                await self.check()
+            except (OSError, RequestError) as error:  # a full disk passes; whatever waits, waits
+                log.error("transactions cannot be checked now: %s; trying again", error)
+            except Exception:  # ours; it must not end the broker
+                log.exception("transactions cannot be checked now; trying again")
 
     async def check(self) -> None:
         """Ask about every transaction that has been open for too long; give up those asked about too often."""
@@ -360,11 +395,24 @@ class Transactions:
             return None
         try:
             return self._act(half, self._record(half.physical_offset), verdict)
-        except (RequestError, ProtocolError) as error:
-            log.error("half message %d: %s; trying again at the next check", half.offset, error)
-        except Exception:  # whatever it is, it must not stop the other transactions
-            log.exception("half message %d cannot be checked; trying again at the next check", half.offset)
+        except Exception as error:  # whatever it is, it must not stop the other transactions
+            if self._skipping.gives_up(HALF_TOPIC, QUEUE_ID, half.offset, error):
+                self._drop(half, error)
+            elif isinstance(error, RequestError):
+                log.error("half message %d: %s; trying again at the next check", half.offset, error)
+            else:
+                log.exception("half message %d cannot be checked; trying again at the next check", half.offset)
         return None
+
+    def _drop(self, half: Half, error: Exception) -> None:
+        """End a transaction that can be neither asked about nor given up; an operator finds it in the register."""
+        try:
+            self._put_op(half)
+        except RequestError as refusal:
+            log.error("half message %d: %s; trying again at the next check", half.offset, refusal)
+            return
+        self._skipping.skip(HALF_TOPIC, QUEUE_ID, half.offset, error)
+        self._open.end(half)
 
     def _act(self, half: Half, record: Record, verdict: Verdict) -> _Question | None:
         if verdict is not Verdict.GIVE_UP:
@@ -373,8 +421,8 @@ class Transactions:
                     return self._check(half, record)
                 self._put_half(next_copy(record, half, half.checks))
                 return None
-            except MessageIllegal as error:  # it could never be delivered, nor can another copy be stored
-                log.error("half message %d: %s", half.offset, error)
+            except HOPELESS as error:  # it could never be delivered, nor can another copy be stored
+                self._skipping.skip_record(record, f"it is given up: {error}")
         self._give_up(half, record)
         return None
 
@@ -434,8 +482,12 @@ class Transactions:
             log.error("%d transactions are not asked about: %s", len(questions), error)
             return
         for question in questions:
-            if self._open.find(question.first) is not None:
+            if self._open.find(question.first) is None:
+                continue
+            try:
                 question.producer.send(question.command)
+            except ProtocolError as error:  # its properties fit no frame of this producer's
+                log.error("transaction %d: its producer cannot be asked: %s", question.first, error)
 
     # --- how far everything is done
 
@@ -447,6 +499,7 @@ class Transactions:
     async def save(self) -> list[str]:
         """Write down how far the queues are done. A full disk is logged and returned; a restart reads a little more."""
         self.settle()
+        await self._store.skipped.saved()
         try:
             await self._offsets.saved()
         except ServiceNotAvailable as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import count
@@ -12,14 +13,18 @@ from cosmodrome.numbers import MAX_LONG, parse_int
 from cosmodrome.store.consume_queue import ConsumeQueue
 from cosmodrome.store.consume_queues import ConsumeQueues, is_topic
 from cosmodrome.store.index_file import Index, Key
+from cosmodrome.store.skipped import SkippedRecords
 from cosmodrome.wire.java import java_hash
 from cosmodrome.wire.properties import find
 from cosmodrome.wire.record import RecordHead, SysFlag
+
+log = logging.getLogger(__name__)
 
 # A tag hash is a 32-bit number; anything below is the address of a filter that Apache keeps elsewhere.
 LOWEST_TAG_HASH = -(2**31)
 DEFAULT_DELAYS_MS = parse_delays(DEFAULT_DELAY_LEVELS)
 _UNKNOWN_DELAY_MS = 1_000
+_NO_QUEUE = "in no queue: its topic or queue id can be none"
 
 _CACHED_TAGS = 4096
 
@@ -38,8 +43,13 @@ class Dispatcher:
     """
 
     def __init__(
-        self, queues: ConsumeQueues, index: Index | None, delays_ms: Sequence[int] = DEFAULT_DELAYS_MS
+        self,
+        queues: ConsumeQueues,
+        index: Index | None,
+        delays_ms: Sequence[int] = DEFAULT_DELAYS_MS,
+        skipped: SkippedRecords | None = None,
     ) -> None:
+        self._skipped = skipped
         self._queues = queues
         self._index = index
         self._delays_ms = delays_ms
@@ -109,17 +119,45 @@ class Dispatcher:
         queue = self._queues.find(head.topic, head.queue_id)
         if queue is None:
             if head.queue_id < 0 or not is_topic(head.topic):
+                self._note(head.topic, head.queue_id, head.queue_offset, head.physical_offset, _NO_QUEUE)
                 return
             queue = self._queues.queue(head.topic, head.queue_id)
-        self.dispatch(
-            queue,
-            head.queue_offset,
-            head.physical_offset,
-            head.size,
-            head.sys_flag,
-            head.store_timestamp,
-            head.properties,
-        )
+        at, size, sys_flag, timestamp = head.physical_offset, head.size, head.sys_flag, head.store_timestamp
+        try:
+            self.dispatch(queue, head.queue_offset, at, size, sys_flag, timestamp, head.properties)
+        except (OSError, MemoryError):
+            raise
+        except Exception as error:  # ours; one record must not end a start, nor be missing from its queue
+            self.dispatch_bare(queue, head.queue_offset, at, size, sys_flag, timestamp, error)
+
+    def dispatch_bare(
+        self,
+        queue: ConsumeQueue,
+        queue_offset: int,
+        physical_offset: int,
+        size: int,
+        sys_flag: int,
+        store_timestamp: int,
+        error: Exception,
+    ) -> None:
+        """Enter a record without its keys and its tag, because `error` came of reading them."""
+        self._note(queue.topic, queue.queue_id, queue_offset, physical_offset, f"keys and tag left out: {error!r}")
+        if sys_flag & _TRANSACTION in _QUEUED:
+            try:
+                queue.put(queue_offset, physical_offset, size, 0)
+            except (OSError, MemoryError):
+                raise
+            except Exception as second:
+                log.exception("record at %d cannot be entered into its queue", physical_offset)
+                self._note(queue.topic, queue.queue_id, queue_offset, physical_offset, f"in no queue: {second!r}")
+            if self.on_arrival is not None:
+                self.on_arrival(queue.topic, queue.queue_id, queue_offset + 1, 0)
+        self.end = physical_offset + size
+        self.timestamp = store_timestamp
+
+    def _note(self, topic: str, queue_id: int, queue_offset: int, physical_offset: int, reason: str) -> None:
+        if self._skipped is not None:
+            self._skipped.add("dispatch", topic, queue_id, queue_offset, physical_offset, reason)
 
     def _dispatch_keys(self, head: RecordHead) -> None:
         """A record of a deleted topic is in no queue, but can be found by its keys as before."""

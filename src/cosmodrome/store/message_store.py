@@ -36,6 +36,7 @@ from cosmodrome.store.paths import StorePaths
 from cosmodrome.store.preallocation import Preallocator
 from cosmodrome.store.queue_reader import QueueReader
 from cosmodrome.store.recovery import Recovery, safe_offsets
+from cosmodrome.store.skipped import SKIPPED_RECORDS, SkippedRecords
 from cosmodrome.wire.batch import BatchItem
 from cosmodrome.wire.properties import find
 from cosmodrome.wire.record import RecordHead, SysFlag, encode_record, encode_records
@@ -65,7 +66,8 @@ class MessageStore:
         self._index = _open_index(paths.index, config, clock, after_crash) if config.message_index_enable else None
         self._checkpoint = Checkpoint(paths.checkpoint)
         self._deleted = DeletedTopics(paths.config / DELETED_TOPICS)
-        self._dispatcher = Dispatcher(self._queues, self._index, config.delays_ms)
+        self.skipped = SkippedRecords(paths.config / SKIPPED_RECORDS, clock)
+        self._dispatcher = Dispatcher(self._queues, self._index, config.delays_ms, self.skipped)
         self._reader = QueueReader(self._log, self._queues, config)
         self.read = self._reader.read
         self._gate = Gate()
@@ -178,6 +180,10 @@ class MessageStore:
                     )
                 except OSError as error:
                     self._failed_to_enter(error)
+                except MemoryError:
+                    raise
+                except Exception as error:  # ours; the message is in the log, so it must be in its queue
+                    self._dispatcher.dispatch_bare(queue, queue_offset, offset, size, message.sys_flag, now_ms, error)
             self.append_ms = self._clock.now_ms() - now_ms
             if self.append_ms > self._busy_ms:
                 self._stalled()
@@ -505,6 +511,7 @@ class MessageStore:
             self._queues.close()
             if self._index:
                 self._index.close()
+            self.skipped.close()
             self._lock.release()
 
     def _sync_all(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
@@ -16,6 +17,8 @@ from cosmodrome.store.consume_queues import ConsumeQueues
 from cosmodrome.store.dispatcher import LOWEST_TAG_HASH
 from cosmodrome.store.message import GetStatus, ReadResult
 from cosmodrome.wire.record import properties_of
+
+log = logging.getLogger(__name__)
 
 MAX_PULL_BYTES = 128 * MIB
 _MIN_PULL_BYTES = 100
@@ -176,12 +179,16 @@ def _where_unread(queue: ConsumeQueue, low: int, high: int) -> int:
 
 
 def _is_match(commit_log: CommitLog, offset: int, size: int, matches: Callable[[str], bool]) -> bool:
-    """A damaged record is not hidden from those who filter."""
+    """A damaged record is not hidden from those who filter, nor one that the filter fails on: neither ends the read."""
     try:
         properties = properties_of(commit_log.slice(offset, offset + size))
     except ProtocolError:
         return True
-    return matches(properties)
+    try:
+        return matches(properties)
+    except Exception:
+        log.exception("a filter fails on the message at %d; it is taken to match", offset)
+        return True
 
 
 def _fitting(sizes: tuple[int, ...], max_bytes: int) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from cosmodrome.numbers import MAX_LONG
 from cosmodrome.wire.bodies import Ack, CheckPoint
 
 # An ack made in time may need a moment more than the timer wheel to get into the queue.
@@ -24,11 +25,12 @@ class Popped:
 
     place: int
     point: CheckPoint
+    latest_ms: int  # it is due by then, whatever it says
     settled: set[int] = field(default_factory=set)
 
     @property
     def due_ms(self) -> int:
-        return self.point.revive_ms + GRACE_MS
+        return min(self.point.revive_ms, self.latest_ms) + GRACE_MS
 
     @property
     def open_offsets(self) -> list[int]:
@@ -63,10 +65,11 @@ class ReviveLedger:
 
     # --- what the queue brings, in its order
 
-    def checkpoint(self, point: CheckPoint) -> None:
+    def checkpoint(self, point: CheckPoint, latest_ms: int = MAX_LONG) -> None:
+        """It is decided by `latest_ms` at the latest: those behind it wait for that."""
         key = _key(point)
         if key not in self._popped:  # else it is the same again: a crash may repeat it
-            popped = Popped(self.next_offset, point, self._early.pop(key, set()))
+            popped = Popped(self.next_offset, point, latest_ms, self._early.pop(key, set()))
             self._popped[key] = popped
             self._line.append(popped)
         self.next_offset += 1

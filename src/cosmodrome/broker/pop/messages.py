@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cosmodrome.model import REVIVE_PREFIX, Property
+from cosmodrome.numbers import MAX_INT
 from cosmodrome.store.message import StoreMessage
 from cosmodrome.wire import properties as props
 from cosmodrome.wire.bodies import Ack, CheckPoint
@@ -61,5 +62,5 @@ def revived(record: Record, retry_topic: str, pop_time_ms: int) -> StoreMessage:
             properties = noted
     message = StoreMessage.again(record, retry_topic, 0, properties)
     message.born_host = message.store_host
-    message.reconsume_times += 1
+    message.reconsume_times = min(message.reconsume_times + 1, MAX_INT)
     return message

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from cosmodrome.broker.consumer_offsets import ConsumerOffsets
 from cosmodrome.broker.groups import Groups
@@ -17,12 +17,13 @@ from cosmodrome.broker.pop.messages import (
     revive_topic,
     revived,
 )
+from cosmodrome.broker.skipping import HOPELESS, Skipping, looking
 from cosmodrome.broker.topics import Topics
 from cosmodrome.clock import Clock
 from cosmodrome.config import BrokerConfig
-from cosmodrome.errors import InvalidParameter, MessageIllegal, ProtocolError, RequestError
+from cosmodrome.errors import MessageIllegal, ProtocolError, RequestError
 from cosmodrome.model import RETRY_PREFIX, Property, TopicConfig
-from cosmodrome.numbers import parse_int
+from cosmodrome.numbers import parse_int, shown
 from cosmodrome.store.message import Durability, GetStatus, StoreMessage
 from cosmodrome.store.message_store import MessageStore
 from cosmodrome.wire import properties as props
@@ -37,8 +38,9 @@ RECORDS_IN_A_ROW = 32
 CHECKPOINTS_IN_A_ROW = 16
 NOTHING_DONE = -1
 
-# What trying again cannot mend.
-_HOPELESS = (MessageIllegal, InvalidParameter, ProtocolError)
+# Checkpoints and acks come into the queue when they are nearly due. One that says it is due much later is not
+# believed: those behind it would wait for it.
+MAX_AHEAD_MS = 10_000
 
 
 class Revives:
@@ -61,6 +63,7 @@ class Revives:
         delivered_ms: Callable[[], int],
     ) -> None:
         self._store = store
+        self._skipping = Skipping("revives", store)
         self._offsets = offsets
         self._topics = topics
         self._groups = groups
@@ -125,9 +128,9 @@ class Revives:
         """Take in what is in the queue now."""
         end = self._store.max_offset(self._topic, queue_id)
         while (start := ledger.next_offset) < end:
-            result = self._store.read(self._topic, queue_id, start, RECORDS_IN_A_ROW)
+            result, records = self._skipping.read(self._topic, queue_id, start, RECORDS_IN_A_ROW)
             if result.status is GetStatus.FOUND:
-                for record in _decoded(result.views):
+                for record in records:
                     self._note(ledger, record)
             else:
                 gone = max(result.next_offset - start, 1)
@@ -137,16 +140,18 @@ class Revives:
 
     def _note(self, ledger: ReviveLedger, record: Record) -> None:
         ledger.skip_to(record.queue_offset)
+        latest_ms = record.store_timestamp + MAX_AHEAD_MS
         try:
-            tag = props.find(record.properties, Property.TAGS)
-            if tag == CHECKPOINT_TAG:
-                ledger.checkpoint(CheckPoint.decode(record.body))
-            elif tag in (ACK_TAG, BATCH_ACK_TAG):
-                ledger.ack(Ack.decode(record.body), _due_ms(record))
-            else:
-                raise ProtocolError(f"the tag {tag!r} is neither a checkpoint's nor an ack's")
-        except ProtocolError as error:
-            log.error("record %d of the revive topic is left out: %s", record.queue_offset, error)
+            with looking():
+                tag = props.find(record.properties, Property.TAGS)
+                if tag == CHECKPOINT_TAG:
+                    ledger.checkpoint(CheckPoint.decode(record.body), latest_ms)
+                elif tag in (ACK_TAG, BATCH_ACK_TAG):
+                    ledger.ack(Ack.decode(record.body), min(_due_ms(record), latest_ms))
+                else:
+                    raise ProtocolError(f"the tag {shown(tag or '')} is neither a checkpoint's nor an ack's")
+        except HOPELESS as error:
+            self._skipping.skip_record(record, error)
 
     # --- deciding
 
@@ -172,9 +177,13 @@ class Revives:
         try:
             record = self._record(point, offset)
             retry = await self._retry_topic(point)
-            self._put(revived(record, retry.name, point.pop_time_ms))
-        except _HOPELESS as error:
-            log.error("%s, queue %d: message %d cannot come again: %s", point.topic, point.queue_id, offset, error)
+            with looking():
+                message = revived(record, retry.name, point.pop_time_ms)
+            self._put(message)
+        except Exception as error:
+            if not self._skipping.gives_up(point.topic, point.queue_id, offset, error):
+                raise
+            self._skipping.skip(point.topic, point.queue_id, offset, f"it cannot come again: {error}")
 
     def _record(self, point: CheckPoint, offset: int) -> Record:
         entry = self._store.entry(point.topic, point.queue_id, offset)
@@ -196,10 +205,6 @@ class Revives:
                 self._offsets.commit(point.group, name, 0, 0)
             await self._topics.saved()
         return found
-
-
-def _decoded(views: Iterable[memoryview]) -> list[Record]:
-    return [record for view in views for record in decode_records(view)]
 
 
 def _due_ms(record: Record) -> int:

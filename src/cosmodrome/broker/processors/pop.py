@@ -279,6 +279,8 @@ def _retried(broker: Broker, request: PopMessage, taken: _Taken, record: Record,
         record.queue_offset,
     )
     properties = props.append(record.properties, Property.POP_CK, handle.encode())
+    if len(properties.encode()) > props.MAX_SIZE_BYTES:  # no room for the handle: it comes as the record it is
+        return record.encode()
     return dataclasses.replace(record, topic=request.topic, properties=properties).encode()
 
 

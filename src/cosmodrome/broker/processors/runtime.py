@@ -117,6 +117,7 @@ def _queues(broker: Broker) -> dict[str, object]:
         "sendThreadPoolQueueCapacity": config.send_thread_pool_queue_capacity,
         "pageCacheLockTimeMills": 0,
         "requestsTurnedAway": broker.overload.turned_away,
+        "skippedRecords": broker.store.skipped.count,
     }
 
 

@@ -53,6 +53,10 @@ class CheckPoint(Body):
         start = fields.int64("so")
         # Before 5.0.1 the offsets follow each other; newer brokers write the group as "CId".
         distances = _ints(fields, "d", 32) or range(min(max(fields.int32("n"), 0), MAX_POPPED))
+        if len(distances) > MAX_POPPED:
+            raise ProtocolError(
+                f"the checkpoint names {len(distances)} messages; at most {MAX_POPPED} are popped at once"
+            )
         return cls(
             topic=fields.text("t"),
             group=fields.text("c") or fields.text("CId"),
