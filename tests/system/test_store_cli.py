@@ -16,6 +16,8 @@ from cosmodrome.blocking import Producer
 from cosmodrome.cli import store as store_commands
 from cosmodrome.cli.main import main
 from cosmodrome.model import Message
+from cosmodrome.store.skipped import MAX_KEPT, SKIPPED_RECORDS, SkippedRecords
+from cosmodrome.testing import FakeClock
 from tests.system.daemons import BROKER_CONF, Daemon, cosmodrome, cosmodrome_json, up
 
 COUNT = 300
@@ -258,3 +260,41 @@ def test_what_the_system_forbids_is_told_in_one_line(store: Path, monkeypatch: p
     assert done.output == (
         f"Error: [Errno 13] Permission denied: '{store}'; run this as the user that runs the broker\n"
     )
+
+
+# --- records that were left out
+
+
+def test_records_that_were_left_out_are_listed(tmp_path: Path) -> None:
+    (tmp_path / "commitlog").mkdir()
+    empty = CliRunner().invoke(main, ["store", "skipped", str(tmp_path)])
+    assert (empty.exit_code, empty.output) == (0, f"{tmp_path}: no record was left out\n")
+    register = SkippedRecords(tmp_path / "config" / SKIPPED_RECORDS, FakeClock())
+    for offset in range(MAX_KEPT + 1):
+        register.add("timers", "rmq_sys_wheel_timer", 0, offset, 4_096 + offset, "REAL_QID is '999' \x1b[31m")
+    shown = CliRunner().invoke(main, ["store", "skipped", str(tmp_path)])
+    assert shown.exit_code == 0
+    assert "rmq_sys_wheel_timer/0@1000" in shown.output
+    assert "rmq_sys_wheel_timer/0@0 " not in shown.output
+    assert "\x1b" not in shown.output
+    assert shown.output.endswith("and 1 before them\n")
+    (listed,) = cosmodrome_json("store", "skipped", str(tmp_path))
+    assert (listed["count"], len(listed["records"])) == (MAX_KEPT + 1, MAX_KEPT)
+    assert listed["records"][0] == {
+        "number": 2,
+        "timeMs": FakeClock().now_ms(),
+        "service": "timers",
+        "topic": "rmq_sys_wheel_timer",
+        "queueId": 0,
+        "queueOffset": 1,
+        "physicalOffset": 4_097,
+        "reason": "REAL_QID is '999' \x1b[31m",
+    }
+    inspected = CliRunner().invoke(main, ["store", "inspect", str(tmp_path)])
+    assert f"records left out: 1,001; `cosmodrome store skipped {tmp_path}` lists them" in inspected.output
+    register.close()
+
+
+def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+    told = CliRunner().invoke(main, ["store", "skipped", str(tmp_path / "nowhere")])
+    assert (told.exit_code, "is no folder" in told.output) == (1, True)

@@ -61,9 +61,11 @@ def to_schedule(message: StoreMessage, level: int, levels: int) -> None:
 def delivered(record: Record) -> StoreMessage:
     """A delayed message as it is when its time has come. Its properties stay, as Apache leaves them."""
     topic = props.find(record.properties, Property.REAL_TOPIC)
-    queue_id = parse_int(props.find(record.properties, Property.REAL_QID), high=MAX_QUEUES)
+    queue = props.find(record.properties, Property.REAL_QID)
+    queue_id = parse_int(queue, high=MAX_QUEUES)
     if topic is None or queue_id is None:
-        raise MessageIllegal("it does not say where it belongs")
+        told = f"REAL_TOPIC is {shown(topic or '')}, REAL_QID is {shown(queue or '')}"
+        raise MessageIllegal(f"it does not say where it belongs: {told}")
     if is_broker_only(topic) and not topic.startswith(REVIVE_PREFIX):  # pops keep their records in the wheel
         raise MessageIllegal(f"it is meant for {topic}, which only the broker itself writes to")
     return StoreMessage.again(record, check_topic(topic), queue_id, record.properties)

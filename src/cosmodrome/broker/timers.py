@@ -401,10 +401,12 @@ def _check_deletion(message: StoreMessage) -> None:
 
 def _timer(head: RecordHead) -> tuple[Timer, str]:
     """What to set for a record of the timer topic, and where it belongs."""
-    out_ms = parse_int(props.find(head.properties, Property.TIMER_OUT_MS), high=MAX_ASKED)
+    time = props.find(head.properties, Property.TIMER_OUT_MS)
+    out_ms = parse_int(time, high=MAX_ASKED)
     topic = props.find(head.properties, Property.REAL_TOPIC)
     if topic is None or out_ms is None:
-        raise MessageIllegal("it does not say when and where to deliver it")
+        told = f"TIMER_OUT_MS is {shown(time or '')}, REAL_TOPIC is {shown(topic or '')}"
+        raise MessageIllegal(f"it does not say when and where to deliver it: {told}")
     check_topic(topic)
     deletes = props.find(head.properties, Property.TIMER_DEL_UNIQKEY) is not None
     return Timer(out_ms, head.physical_offset, head.size, java_hash(topic), deletes), topic

@@ -25,6 +25,7 @@ from cosmodrome.store.inspection import inspect as inspect_store
 from cosmodrome.store.paths import StorePaths
 from cosmodrome.store.repair import RepairPlan, plan_repair
 from cosmodrome.store.repair import repair as repair_store
+from cosmodrome.store.skipped import SkippedRecord, read_skipped
 from cosmodrome.store.verification import Progress, Verification, quiet
 from cosmodrome.store.verification import verify as verify_store
 
@@ -128,6 +129,36 @@ def repair(
         echo_json(_json({"folder": folder, "problemCount": found.problem_count, "steps": plan.steps}))
 
 
+@store.command()
+@folder_argument
+@output_option
+@_tells_disk_errors
+def skipped(folder: Path, output: str) -> None:
+    """List the records of DIR that a broker could not use and left out, oldest first. It may be in use."""
+    if not folder.is_dir():
+        raise StoreError(f"{folder} is no folder; name the store of a broker, such as cosmodrome-data/broker-a")
+    found = read_skipped(folder / "config")
+    if output == "json":
+        echo_json(_json({"folder": folder, "count": _skipped_count(found), "records": found}))
+    elif not found:
+        click.echo(f"{folder}: no record was left out")
+    else:
+        rows = [_skipped_row(record) for record in found]
+        echo_tables(table(("time", "service", "topic/queue@offset", "log offset", "reason"), rows, right=(3,)))
+        if (rest := _skipped_count(found) - len(found)) > 0:
+            click.echo(f"and {rest:,} before them")
+
+
+def _skipped_count(found: list[SkippedRecord]) -> int:
+    """How many there ever were: the register keeps the last of them."""
+    return max((record.number for record in found), default=0)
+
+
+def _skipped_row(record: SkippedRecord) -> tuple[str, ...]:
+    place = f"{record.topic}/{record.queue_id}@{record.queue_offset}"
+    return _time(record.time_ms), record.service, place, str(record.physical_offset), record.reason
+
+
 def _config(config_file: str | None) -> StoreConfig | None:
     return read_store_config(Path(config_file)) if config_file else None
 
@@ -211,6 +242,8 @@ def _inspection_lines(found: Inspection) -> Iterator[str]:
         f"topics: {len(found.topics):,} with {counted(found.queue_count, 'queue')} and {counted(messages, 'message')}"
     )
     yield f"config: {', '.join(file.name for file in found.config) or 'none'}"
+    if found.skipped:
+        yield f"records left out: {found.skipped:,}; `cosmodrome store skipped {found.folder}` lists them"
 
 
 def _topic_rows(found: Inspection) -> Iterator[tuple[str, ...]]:

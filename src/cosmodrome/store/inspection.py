@@ -10,6 +10,7 @@ from pathlib import Path
 
 from cosmodrome.store.log_walk import records_from
 from cosmodrome.store.paths import StorePaths
+from cosmodrome.store.skipped import read_skipped
 from cosmodrome.store.survey import FoundFile, LogView, QueueView, Survey, survey
 from cosmodrome.wire.record import RecordHead
 
@@ -84,6 +85,7 @@ class Inspection:
     topics: list[TopicInfo]
     index: list[IndexInfo]
     config: list[FileInfo]
+    skipped: int  # records that its brokers could not use
 
 
 def inspect(root: Path, paths: StorePaths | None = None) -> Inspection:
@@ -108,6 +110,7 @@ def _inspect(root: Path, paths: StorePaths | None) -> Inspection:
         topics=[_topic_info(topic, views, found.log) for topic, views in groupby(found.queues.values(), _topic_of)],
         index=[IndexInfo(f.path.name, f.size, f.entries, *f[2:6]) for f in found.index],
         config=[FileInfo(path.name, path.stat().st_size) for path in _config_files(root / "config")],
+        skipped=_skipped_count(root / "config"),
     )
 
 
@@ -117,6 +120,13 @@ def _topic_of(view: QueueView) -> str:
 
 def _config_files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
+
+
+def _skipped_count(folder: Path) -> int:
+    try:
+        return max((record.number for record in read_skipped(folder)), default=0)
+    except OSError:
+        return 0
 
 
 def _checkpoint_info(found: Survey) -> CheckpointInfo | None:

@@ -22,6 +22,7 @@ from cosmodrome.store.index_shape import IndexShape
 from cosmodrome.store.log_walk import Damage, Tail, walk
 from cosmodrome.store.paths import StorePaths
 from cosmodrome.store.queue_check import QueueCheck
+from cosmodrome.store.skipped import read_skipped
 from cosmodrome.store.survey import LIGHT_QUEUE_PREFIX, FoundFile, Survey, survey
 from cosmodrome.wire import fastjson
 from cosmodrome.wire.record import RecordHead
@@ -293,6 +294,8 @@ class _Verifier:
             name = path.name.removesuffix(".bak")
             if name in _TABLES and path.is_file():
                 self._check_table(path)
+        if (count := max((record.number for record in read_skipped(folder)), default=0)) > 0:
+            self._findings.note(f"{count:,} records were left out by services; `cosmodrome store skipped` lists them")
 
     def _check_table(self, path: Path) -> None:
         try:
