@@ -40,6 +40,10 @@ class ProtocolError(CosmodromeError):
     """Bytes that are not RocketMQ's protocol or formats."""
 
 
+class DamagedRecord(ProtocolError):
+    """A stored record whose bytes are no longer those that were written: a checksum does not match."""
+
+
 class StoreError(CosmodromeError):
     """The store directory cannot be opened, or cannot be written any more."""
 
@@ -233,6 +237,27 @@ class BrokerError(ClientError):
 
 class MessageNotFound(ClientError):
     """An id that no broker of the topic has a message for."""
+
+
+class DamagedMessage(ClientError):
+    """A message whose stored bytes have changed: a checksum does not match, or it is not where it says it is.
+
+    No consumer is given it. `msg_id` is its offset id, as far as the damage lets it be read.
+    """
+
+    def __init__(
+        self, topic: str, broker_name: str, queue_id: int, queue_offset: int, reason: str, msg_id: str = ""
+    ) -> None:
+        super().__init__(
+            f"message damaged: topic={topic} broker={broker_name or '?'} queue={queue_id} offset={queue_offset} "
+            f"msg_id={msg_id or '?'}: {reason}; `cosmodrome store verify` looks for more in the broker's store"
+        )
+        self.topic = topic
+        self.broker_name = broker_name
+        self.queue_id = queue_id
+        self.queue_offset = queue_offset
+        self.reason = reason
+        self.msg_id = msg_id
 
 
 class SendAttempt(NamedTuple):

@@ -10,14 +10,15 @@ from typing import ClassVar, Protocol
 
 from cosmodrome.client.consume_stats import ConsumeStatistics
 from cosmodrome.client.described import described_queue, duration, quoted
-from cosmodrome.client.incoming import received_messages
+from cosmodrome.client.incoming import Isolation, received_messages
 from cosmodrome.client.instance import Instance
 from cosmodrome.client.offsets import OffsetKeeper
 from cosmodrome.client.process_queue import ProcessQueue
-from cosmodrome.client.pulling import PULL_MAX_BYTES, PULL_MAX_MESSAGES, PULL_SUSPEND_MS, Puller
+from cosmodrome.client.pulling import PULL_MAX_BYTES, PULL_MAX_MESSAGES, PULL_SUSPEND_MS, PullAnswer, Puller
 from cosmodrome.client.settings import between
 from cosmodrome.clock import Clock
 from cosmodrome.codes import ResponseCode
+from cosmodrome.errors import DamagedMessage
 from cosmodrome.model import MASTER_ID, MessageQueue, ReceivedMessage, Subscription
 from cosmodrome.wire.command import Command
 from cosmodrome.wire.requests import PullFlag, PullMessage, PullReply
@@ -64,7 +65,8 @@ class AssignedQueue(Puller):
     """Pulls one queue and hands over what is wanted.
 
     Nothing is lost and nothing is skipped: a pull that fails is repeated from the same offset, and the offset
-    committed is never beyond an unfinished message.
+    committed is never beyond an unfinished message. Only a message that is damaged on the broker is passed over, named
+    in the log and counted: sent back, or as a dead letter, it would get a new checksum over wrong bytes.
     """
 
     message_type: ClassVar[type[ReceivedMessage]] = ReceivedMessage
@@ -94,6 +96,7 @@ class AssignedQueue(Puller):
         self._pace = pace
         self._statistics = statistics
         self._is_ours = is_ours
+        self._isolation = Isolation()
         self._asked_ms = 0
         self._told_ms = 0  # when the log last said that a limit holds the queue
         self._carried_at = NEVER  # when the pull was sent that commits and is not answered
@@ -141,7 +144,7 @@ class AssignedQueue(Puller):
             self.queue.topic,
             self.queue.queue_id,
             self.process.next_offset,
-            self._pace.pull_batch,
+            self._isolation.count(self._pace.pull_batch, self.process.next_offset),
             PullFlag.SUSPEND | (PullFlag.COMMIT_OFFSET if carries else 0),
             commit_offset if carries else 0,
             PULL_SUSPEND_MS,
@@ -156,10 +159,13 @@ class AssignedQueue(Puller):
             self._offsets.carried(self.queue, request.commit_offset)
         process = self.process
         if reply.code == ResponseCode.SUCCESS:
-            messages = received_messages(
-                self.queue, self._wanted.subscription, offsets, bytes(reply.body), self.message_type
-            )
-            process.put(messages, offsets.next_begin_offset)
+            answer = PullAnswer(request, reply, offsets)
+            pulled = received_messages(self.queue, self._wanted.subscription, answer, self.message_type)
+            messages = pulled.messages
+            next_offset, damaged = self._isolation.settle(answer, pulled)
+            process.put(messages, next_offset)
+            if damaged is not None:
+                self._pass_over(damaged)
             self._note_pull(len(messages))
             if messages:
                 self._deliver(messages, process)
@@ -168,6 +174,17 @@ class AssignedQueue(Puller):
         else:  # a slave that lags may suggest to go back
             process.put((), max(process.next_offset, offsets.next_begin_offset))
             self._note_pull(0)
+
+    def _pass_over(self, damaged: DamagedMessage) -> None:
+        log.error(
+            "message damaged, passed over: %s offset=%d msg_id=%s next=never reason=%s",
+            self._named,
+            damaged.queue_offset,
+            damaged.msg_id or "?",
+            quoted(damaged.reason),
+        )
+        if self._statistics is not None:
+            self._statistics.damaged_message(self.queue, self._clock.now_ms())
 
     def _note_pull(self, messages: int) -> None:
         if self._statistics is not None:

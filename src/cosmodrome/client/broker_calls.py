@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from cosmodrome.client.incoming import received
 from cosmodrome.client.results import Ended, OrderlyStatus, status_of
 from cosmodrome.codes import RequestCode
-from cosmodrome.errors import ClientError, ProtocolError, RetryLater
+from cosmodrome.errors import ClientError, DamagedRecord, ProtocolError, RetryLater
 from cosmodrome.model import MessageQueue, ReceivedMessage
 from cosmodrome.net.connection import Connection, Handler
 from cosmodrome.wire.bodies import (
@@ -86,7 +86,10 @@ class BrokerCalls:
         """CONSUME_MESSAGE_DIRECTLY: the stored message is in the body."""
         request = ConsumeDirectly.decode(command)
         self._check_group(request.consumer_group)
-        records = decode_records(bytes(command.body))
+        try:
+            records = decode_records(bytes(command.body))
+        except DamagedRecord as error:
+            raise ClientError(f"the message to consume is damaged: {error}") from error
         if len(records) != 1:
             raise ProtocolError(f"{len(records)} messages to consume; there should be one")
         (record,) = records

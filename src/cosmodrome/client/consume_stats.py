@@ -71,6 +71,14 @@ class ConsumeStatistics:
         self._topics: dict[str, _OfTopic] = {}
         self._last_pull_ms: dict[MessageQueue, int] = {}
         self._last_consume_ms: dict[MessageQueue, int] = {}
+        self.damaged = 0  # messages that no handler was given, because their bytes have changed
+
+    def damaged_message(self, queue: MessageQueue, now_ms: int) -> None:
+        """Count a damaged message: it has failed, without a call of a handler."""
+        self.damaged += 1
+        topic = self._of(queue.topic)
+        for tally in (topic.minute.now(now_ms), topic.hour.now(now_ms)):
+            tally.failed += 1
 
     def pulled(self, queue: MessageQueue, messages: int, took_ms: int, now_ms: int) -> None:
         """A pull was answered; one that waited and brought nothing says nothing of speed."""

@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from cosmodrome.client.incoming import received, received_messages, unpacked
+from cosmodrome.client.incoming import Isolation, Pulled, received, received_messages, unpacked
 from cosmodrome.client.instance import Instance
 from cosmodrome.client.namespaces import unwrap_message, wrap_queue, wrap_topic
 from cosmodrome.client.offsets import offset_at
 from cosmodrome.client.pulling import PULL_MAX_BYTES, PULL_MAX_MESSAGES, PullAnswer, pull
 from cosmodrome.client.subscribing import subscription
 from cosmodrome.codes import RequestCode, ResponseCode
-from cosmodrome.errors import BrokerError, ClientError, ProtocolError, RouteNotFound
+from cosmodrome.errors import BrokerError, ClientError, DamagedMessage, ProtocolError, RouteNotFound
 from cosmodrome.model import (
     ALL_TAGS,
     MASTER_ID,
@@ -25,7 +25,7 @@ from cosmodrome.model import (
     Route,
 )
 from cosmodrome.wire.command import Command
-from cosmodrome.wire.record import Record, decode_records, parse_offset_msg_id
+from cosmodrome.wire.record import Record, claimed_id, parse_offset_msg_id, read_records, sound_records
 from cosmodrome.wire.requests import PullFlag, PullMessage, QueryMessage, ViewMessage
 
 MAX_FOUND = 64  # Apache's brokers give no more for one key
@@ -37,7 +37,7 @@ _MAX_PORT = 65_535
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Messages, the oldest first, and why brokers that may have more could not be asked."""
+    """Messages, the oldest first, and why there may be more: brokers that could not be asked, damaged messages."""
 
     messages: list[ReceivedMessage] = field(default_factory=list)
     failures: list[ClientError] = field(default_factory=list)
@@ -69,8 +69,8 @@ class Finder:
         request = QueryMessage(wrapped, key, max_num, max(begin_ms - INDEX_SECOND_MS, 0), end_ms)
         brokers = (await self._route(wrapped)).brokers
         answers = await asyncio.gather(*(self._query(broker, request) for broker in brokers))
-        messages = [message for answer in answers if isinstance(answer, list) for message in answer]
-        failures = [answer for answer in answers if isinstance(answer, ClientError)]
+        messages = [message for answer in answers for message in answer.messages]
+        failures = [failure for answer in answers for failure in answer.failures]
         wanted = (
             message for message in messages if _has_key(message, key) and begin_ms <= message.store_timestamp <= end_ms
         )
@@ -102,25 +102,34 @@ class Finder:
             return Found([await self._view(topic, "", *place)])  # the route calls the host by another name
         return Found(messages, found.failures)
 
-    async def _query(self, broker: BrokerData, request: QueryMessage) -> list[ReceivedMessage] | ClientError:
+    async def _query(self, broker: BrokerData, request: QueryMessage) -> Found:
         address = broker.master or next(iter(broker.addresses.values()), broker.broker_name)
         try:
             reply = await self._instance.ask(address, Command.request(RequestCode.QUERY_MESSAGE, request))
         except BrokerError as refusal:
             if refusal.code == ResponseCode.QUERY_NOT_FOUND:
-                return []
+                return Found()
             if refusal.is_lasting:
                 raise
-            return refusal
+            return Found(failures=[refusal])
         except ClientError as error:
-            return error
-        return [self._shown(record, broker.broker_name) for record in decode_records(bytes(reply.body))]
+            return Found(failures=[error])
+        damaged: list[ClientError] = []
+
+        def note(error: ProtocolError) -> None:
+            damaged.append(DamagedMessage(request.topic, broker.broker_name, -1, -1, str(error)))
+
+        records = sound_records(bytes(reply.body), note)
+        return Found([self._shown(record, broker.broker_name) for record in records], damaged)
 
     async def _view(self, topic: str, broker_name: str, address: str, offset: int) -> ReceivedMessage:
         request = Command.request(
             RequestCode.VIEW_MESSAGE_BY_ID, ViewMessage(offset, wrap_topic(self._namespace, topic))
         )
-        records = decode_records(bytes((await self._instance.ask(address, request)).body))
+        body = bytes((await self._instance.ask(address, request)).body)
+        records, damage = read_records(body)
+        if damage is not None:
+            raise DamagedMessage(topic, broker_name, -1, -1, str(damage), claimed_id(body, 0))
         if len(records) != 1:
             raise ProtocolError(f"{address} answered with {len(records)} messages for the offset {offset}")
         return self._shown(records[0], broker_name)
@@ -128,11 +137,13 @@ class Finder:
     # --- by place and by time
 
     async def at(self, queue: MessageQueue, offset: int) -> ReceivedMessage | None:
-        """The message at this offset of a queue; None if there is none."""
+        """The message at this offset of a queue; None if there is none, DamagedMessage if its bytes have changed."""
         wrapped = wrap_queue(self._namespace, queue)
         await self._instance.routes.topic(wrapped.topic)
-        messages = self._messages(wrapped, await self._pull(wrapped, offset, 1))
-        return next((message for message in messages if message.queue_offset == offset), None)
+        pulled = self._pulled(wrapped, await self._pull(wrapped, offset, 1))
+        if pulled.damage is not None:
+            raise pulled.damage
+        return next((message for message in pulled.messages if message.queue_offset == offset), None)
 
     async def between(self, topic: str, begin_ms: int, end_ms: int, max_num: int) -> Found:
         """The first `max_num` messages of a topic that were stored in [begin, end]."""
@@ -143,19 +154,23 @@ class Finder:
         return Found(_oldest_first(messages)[:max_num], [error for answer in answers for error in answer.failures])
 
     async def _read(self, queue: MessageQueue, begin_ms: int, end_ms: int, max_num: int) -> Found:
-        found = Found()
+        found, isolation = Found(), Isolation()
         try:
             offset = await offset_at(self._instance, queue, begin_ms, READER_GROUP)
             while len(found.messages) < max_num:
-                answer = await self._pull(queue, offset, min(max_num, PULL_MAX_MESSAGES))
-                for message in self._messages(queue, answer):
+                answer = await self._pull(queue, offset, isolation.count(min(max_num, PULL_MAX_MESSAGES), offset))
+                pulled = self._pulled(queue, answer)
+                next_offset, damaged = isolation.settle(answer, pulled)
+                if damaged is not None:
+                    found.failures.append(damaged)
+                for message in pulled.messages:
                     if message.store_timestamp > end_ms:
                         return found
                     if message.store_timestamp >= begin_ms:
                         found.messages.append(message)
-                if not offset < answer.offsets.next_begin_offset < answer.offsets.max_offset:
+                if not offset < answer.offsets.next_begin_offset or next_offset >= answer.offsets.max_offset:
                     return found
-                offset = answer.offsets.next_begin_offset
+                offset = next_offset
         except ClientError as error:
             if error.is_lasting:
                 raise
@@ -171,14 +186,13 @@ class Finder:
 
         return await pull(self._instance, queue, MASTER_ID, request_to)
 
-    def _messages(self, queue: MessageQueue, answer: PullAnswer) -> list[ReceivedMessage]:
+    def _pulled(self, queue: MessageQueue, answer: PullAnswer) -> Pulled:
         if answer.reply.code != ResponseCode.SUCCESS:
-            return []
-        wanted = subscription(queue.topic, ALL_TAGS, 0)
-        messages = received_messages(queue, wanted, answer.offsets, bytes(answer.reply.body))
-        for message in map(unpacked, messages):
+            return Pulled([], answer.offsets.next_begin_offset)
+        pulled = received_messages(queue, subscription(queue.topic, ALL_TAGS, 0), answer)
+        for message in map(unpacked, pulled.messages):
             unwrap_message(self._namespace, message)
-        return messages
+        return pulled
 
     # --- both
 

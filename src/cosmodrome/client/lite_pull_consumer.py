@@ -199,6 +199,11 @@ class LitePullConsumer(Administration):
         return self._instance.client_id
 
     @property
+    def damaged_messages(self) -> int:
+        """How many messages were passed over because their stored bytes have changed; the log names each."""
+        return self._statistics.damaged
+
+    @property
     def assigned_queues(self) -> list[MessageQueue]:
         """The queues this member reads at the moment, apart from the group's retry queue."""
         return self._shown(self._queues.held)

@@ -19,12 +19,12 @@ from cosmodrome.client.time_search import first_since
 from cosmodrome.clock import Clock
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.config import ClientConfig
-from cosmodrome.errors import BrokerError, ClientError, ConfigError, CosmodromeError
+from cosmodrome.errors import BrokerError, ClientError, ConfigError, CosmodromeError, ProtocolError
 from cosmodrome.model import ALL_TAGS, MASTER_ID, RETRY_PREFIX, ConsumeFrom, MessageModel, MessageQueue
 from cosmodrome.wire.bodies import ResetOffsets
 from cosmodrome.wire.command import Command
 from cosmodrome.wire.header import Header
-from cosmodrome.wire.record import decode_records
+from cosmodrome.wire.record import head_at
 from cosmodrome.wire.requests import (
     OffsetReply,
     PullFlag,
@@ -375,7 +375,12 @@ async def _store_time(instance: Instance, queue: MessageQueue, offset: int, grou
     answer = await pull(instance, queue, MASTER_ID, request_to, OFFSET_TIMEOUT_MS)
     if answer.reply.code != ResponseCode.SUCCESS:
         return None
-    return decode_records(answer.reply.body)[0].store_timestamp
+    body = answer.reply.body
+    try:
+        return head_at(body, 0, len(body)).store_timestamp
+    except ProtocolError as error:
+        log.error("no store time at offset %d of %s, the one behind it is asked: %s", offset, queue, error)
+        return await _store_time(instance, queue, max(offset + 1, answer.offsets.next_begin_offset), group)
 
 
 async def ask_offset(instance: Instance, queue: MessageQueue, code: RequestCode, header: Header) -> int:

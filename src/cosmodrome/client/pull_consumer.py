@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cosmodrome.client.administration import Administration
 from cosmodrome.client.hooks import RpcHook
-from cosmodrome.client.incoming import received_messages, unpacked
+from cosmodrome.client.incoming import Isolation, received_messages, unpacked
 from cosmodrome.client.lifecycle import cancelled, going_on
 from cosmodrome.client.membership import Membership, Role, Subscribed
 from cosmodrome.client.namespaces import unwrap_message, unwrap_queue, unwrap_topic, wrap_group, wrap_queue, wrap_topic
@@ -33,7 +33,7 @@ from cosmodrome.client.subscribing import Expression, subscription
 from cosmodrome.clock import Clock, SystemClock
 from cosmodrome.codes import ResponseCode
 from cosmodrome.config import ClientConfig
-from cosmodrome.errors import ClientError, check_number
+from cosmodrome.errors import ClientError, DamagedMessage, check_number
 from cosmodrome.model import (
     ALL_TAGS,
     MASTER_ID,
@@ -73,13 +73,17 @@ _STATUS = {
 
 @dataclass(frozen=True, slots=True)
 class PullResult:
-    """What a pull brought. The next one begins at `next_begin_offset`, whatever the status."""
+    """What a pull brought. The next one begins at `next_begin_offset`, whatever the status.
+
+    `damaged` names a message that is passed over, because its stored bytes have changed; it comes without others.
+    """
 
     status: PullStatus
     next_begin_offset: int
     min_offset: int
     max_offset: int
     messages: list[ReceivedMessage] = field(default_factory=list)
+    damaged: DamagedMessage | None = None
 
 
 # Told of a topic, all its queues, and ours.
@@ -262,13 +266,15 @@ class PullConsumer(Administration):
         wrapped = await self._routed(queue)
         wanted = subscription(wrapped.topic, expression, self._clock.now_ms())
 
+        isolation = Isolation()
+
         def request_to(_broker_id: int) -> PullMessage:
             return PullMessage(
                 self._group,
                 wrapped.topic,
                 wrapped.queue_id,
                 offset,
-                max_messages,
+                isolation.count(max_messages, offset),
                 PullFlag.SUBSCRIPTION | (PullFlag.SUSPEND if block_ms else 0),
                 0,
                 block_ms,
@@ -279,15 +285,24 @@ class PullConsumer(Administration):
             )
 
         broker_id = self._broker_ids.get(wrapped, MASTER_ID)
-        _, reply, offsets = await pull(self._instance, wrapped, broker_id, request_to, timeout_ms)
-        self._broker_ids[wrapped] = offsets.suggest_which_broker_id
-        status, messages = _STATUS[ResponseCode(reply.code)], list[ReceivedMessage]()
-        if status is PullStatus.FOUND:
-            messages = [*map(unpacked, received_messages(wrapped, wanted, offsets, bytes(reply.body)))]
-            for message in messages:
-                unwrap_message(self._namespace, message)
-            status = PullStatus.FOUND if messages else PullStatus.NO_MATCHED_MSG
-        return PullResult(status, offsets.next_begin_offset, offsets.min_offset, offsets.max_offset, messages)
+        while True:
+            answer = await pull(self._instance, wrapped, broker_id, request_to, timeout_ms)
+            _, reply, offsets = answer
+            self._broker_ids[wrapped] = offsets.suggest_which_broker_id
+            status, messages = _STATUS[ResponseCode(reply.code)], list[ReceivedMessage]()
+            next_offset, damaged = offsets.next_begin_offset, None
+            if status is PullStatus.FOUND:
+                pulled = received_messages(wrapped, wanted, answer)
+                next_offset, damaged = isolation.settle(answer, pulled)
+                if next_offset == offset:
+                    continue  # the first one is damaged: it is asked for alone
+                messages = [*map(unpacked, pulled.messages)]
+                for message in messages:
+                    unwrap_message(self._namespace, message)
+                status = PullStatus.FOUND if messages else PullStatus.NO_MATCHED_MSG
+            if damaged is not None:
+                log.error("passed over: group=%s %s", self._group, damaged)
+            return PullResult(status, next_offset, offsets.min_offset, offsets.max_offset, messages, damaged)
 
     # --- offsets
 

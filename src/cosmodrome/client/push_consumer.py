@@ -247,6 +247,11 @@ class PushConsumer(Administration):
         return self._instance.client_id
 
     @property
+    def damaged_messages(self) -> int:
+        """How many messages were passed over because their stored bytes have changed; the log names each."""
+        return self._statistics.damaged
+
+    @property
     def assigned_queues(self) -> list[MessageQueue]:
         """The queues this member reads at the moment."""
         return sorted(unwrap_queue(self._config.namespace, queue) for queue in self._queues.held)

@@ -9,12 +9,19 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, Self
 
 from cosmodrome.client.hooks import RpcHook
-from cosmodrome.client.incoming import received_messages, unpacked
+from cosmodrome.client.incoming import Isolation, received_messages, unpacked
 from cosmodrome.client.instance import Instance
 from cosmodrome.client.lifecycle import Startable
 from cosmodrome.client.namespaces import unwrap_message, wrap_topic
 from cosmodrome.client.offsets import max_offset, min_offset, offset_at
-from cosmodrome.client.pulling import PULL_MAX_BYTES, PULL_MAX_MESSAGES, PULL_RETRY_MS, PULL_SUSPEND_MS, Puller
+from cosmodrome.client.pulling import (
+    PULL_MAX_BYTES,
+    PULL_MAX_MESSAGES,
+    PULL_RETRY_MS,
+    PULL_SUSPEND_MS,
+    PullAnswer,
+    Puller,
+)
 from cosmodrome.client.settings import client_config
 from cosmodrome.client.subscribing import Expression, subscription
 from cosmodrome.clock import Clock, SystemClock
@@ -172,6 +179,7 @@ class _ReadQueue(Puller):
         self._offset = offset
         self._wanted = wanted
         self._messages = messages
+        self._isolation = Isolation()
 
     @property
     def _is_full(self) -> bool:
@@ -183,7 +191,7 @@ class _ReadQueue(Puller):
             self.queue.topic,
             self.queue.queue_id,
             self._offset,
-            PULL_MAX_MESSAGES,
+            self._isolation.count(PULL_MAX_MESSAGES, self._offset),
             PullFlag.SUSPEND | PullFlag.SUBSCRIPTION,
             0,
             PULL_SUSPEND_MS,
@@ -195,9 +203,16 @@ class _ReadQueue(Puller):
 
     async def _take(self, request: PullMessage, reply: Command, offsets: PullReply) -> None:
         if reply.code == ResponseCode.SUCCESS:
-            for message in received_messages(self.queue, self._wanted, offsets, bytes(reply.body)):
+            answer = PullAnswer(request, reply, offsets)
+            pulled = received_messages(self.queue, self._wanted, answer)
+            for message in pulled.messages:
                 await self._messages.put(unpacked(message))
                 self._offset = message.queue_offset + 1
+            next_offset, damaged = self._isolation.settle(answer, pulled)
+            if damaged is not None:
+                log.error("passed over: %s", damaged)
+            self._offset = max(self._offset, next_offset)
+            return
         moves = reply.code == ResponseCode.PULL_OFFSET_MOVED
         # Else it goes forward, whatever a slave that lags suggests.
         self._offset = offsets.next_begin_offset if moves else max(self._offset, offsets.next_begin_offset)

@@ -21,13 +21,13 @@ from cosmodrome.client.lifecycle import cancelled
 from cosmodrome.clock import Clock, SystemClock
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.config import KIB, ClientConfig
-from cosmodrome.errors import BrokerError, CosmodromeError
+from cosmodrome.errors import BrokerError, CosmodromeError, ProtocolError
 from cosmodrome.model import TRACE_TOPIC, Message, Property, ReceivedMessage
 from cosmodrome.wire import trace
 from cosmodrome.wire.command import Command
 from cosmodrome.wire.compression import decompress
 from cosmodrome.wire.ids import UniqueIds
-from cosmodrome.wire.record import Record, SysFlag, decode_records
+from cosmodrome.wire.record import Record, SysFlag, sound_records
 from cosmodrome.wire.requests import QueryMessage
 
 log = logging.getLogger(__name__)
@@ -250,7 +250,11 @@ async def _bodies(instance: Instance, address: str, topic: str, key: str) -> lis
         if refusal.code == ResponseCode.QUERY_NOT_FOUND:
             return []
         raise
-    return [_unpacked(record) for record in decode_records(bytes(reply.body))]
+    return [_unpacked(record) for record in sound_records(bytes(reply.body), _tell_of_damage)]
+
+
+def _tell_of_damage(error: ProtocolError) -> None:
+    log.error("a trace is left out, its message is damaged: %s", error)
 
 
 def _unpacked(record: Record) -> bytes:

@@ -21,7 +21,7 @@ from cosmodrome.client.threads import DaemonThreads
 from cosmodrome.clock import Clock
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.config import ClientConfig
-from cosmodrome.errors import ClientError, ConfigError, CosmodromeError, InvalidArgument, InvalidMessage
+from cosmodrome.errors import ClientError, ConfigError, CosmodromeError, DamagedRecord, InvalidArgument, InvalidMessage
 from cosmodrome.model import Message, MessageQueue, Property, ReceivedMessage, SendResult, SendStatus
 from cosmodrome.net.connection import Connection
 from cosmodrome.wire import properties as props
@@ -243,7 +243,11 @@ class TransactionProducer(Producer):
     async def _asked(self, connection: Connection, command: Command) -> None:
         """A broker asks what became of a message. If `check` fails, it hears nothing and will ask again."""
         asked = CheckTransactionState.decode(command)
-        (record,) = decode_records(command.body)
+        try:
+            (record,) = decode_records(command.body)
+        except DamagedRecord as error:  # nothing is decided about a message that is not what was sent
+            log.error("%s asks about transaction %s, but it is damaged: %s", connection.peer, asked.msg_id, error)
+            return
         message = received(record, MessageQueue(record.topic, asked.broker_name or "", record.queue_id), {})
         if message.properties.get(Property.PGROUP) != self._group:
             log.warning("%s asks about a message of another group", connection.peer)

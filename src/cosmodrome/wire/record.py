@@ -7,6 +7,9 @@
 
 Sizes always agree: the parts fill the record exactly, or it is not a record. Everything up to the born host lies at
 the same place in every record; the sys flag says how long the two hosts are.
+
+The body crc speaks of the body alone. A sealed record (`enabledAppendPropCRC`) ends with a property that speaks of all
+bytes before it: `__CRC32#` \\x01, ten decimal digits of which the lowest comes first, \\x02.
 """
 
 from __future__ import annotations
@@ -14,12 +17,12 @@ from __future__ import annotations
 import socket
 import struct
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from cosmodrome.errors import ProtocolError
+from cosmodrome.errors import DamagedRecord, ProtocolError
 from cosmodrome.wire.properties import MAX_SIZE_BYTES as MAX_PROPERTIES_BYTES
 
 MAGIC_V1 = 0xDAA320A7
@@ -29,6 +32,10 @@ BLANK_MAGIC = 0xCBD43194  # the rest of a commit log file holds no record; never
 MAX_V1_TOPIC_BYTES = 127
 _MAX_TOPIC_BYTES = {MAGIC_V1: MAX_V1_TOPIC_BYTES, MAGIC_V2: 32767}  # Java's size fields are signed
 CRC_MASK = 0x7FFFFFFF
+SEAL_PROPERTY = "__CRC32#"
+SEAL_SIZE = 20
+_SEAL_NAME = SEAL_PROPERTY.encode()
+_SEAL_BEGIN = _SEAL_NAME + b"\x01"
 
 # Where the queue offset, with the physical one behind it, and the flags lie.
 QUEUE_OFFSET_AT = 20
@@ -89,14 +96,21 @@ def encode_record(
     physical_offset: int = 0,
     reconsume_times: int = 0,
     prepared_transaction_offset: int = 0,
+    *,
+    sealed: bool = False,
 ) -> bytes:
     """One record; hosts as `pack_host` makes them, and the sys flag's IPv6 bits follow from them.
 
-    A topic above 127 bytes makes it a V2 record. ProtocolError when a part does not fit its size field.
+    A topic above 127 bytes makes it a V2 record. A seal among the properties is another record's: it is left out.
+    ProtocolError when a part does not fit its size field.
     """
+    if _SEAL_NAME in properties:
+        properties = _unsealed(properties)
+    if sealed and properties and properties[-1] != 2:
+        properties += b"\x02"
     body_size = len(body)
     topic_size = len(topic)
-    properties_size = len(properties)
+    properties_size = len(properties) + SEAL_SIZE if sealed else len(properties)
     if len(born_host) == 8 == len(store_host):
         head, sys_flag, size = _HEAD_V4, sys_flag & ~0x30, 91 + body_size + topic_size + properties_size
     else:
@@ -108,7 +122,7 @@ def encode_record(
             magic, topic_mark = MAGIC_V1, topic_size.to_bytes(1)
         else:
             magic, topic_mark, size = MAGIC_V2, _short(topic_size), size + 1
-        return b"".join(
+        data = b"".join(
             (
                 head.pack(
                     size,
@@ -136,6 +150,17 @@ def encode_record(
         )
     except (struct.error, OverflowError) as error:
         raise ProtocolError(f"a message that no record can hold: {error}") from None
+    return data + _seal(zlib.crc32(data)) if sealed else data
+
+
+def _seal(crc: int) -> bytes:
+    return _SEAL_BEGIN + (b"%010d" % (crc & CRC_MASK))[::-1] + b"\x02"
+
+
+def _unsealed(properties: bytes) -> bytes:
+    """The properties without any seal."""
+    items = [item for item in properties.split(b"\x02") if not item.startswith(_SEAL_BEGIN)]
+    return b"\x02".join(items)
 
 
 _short = struct.Struct(">h").pack
@@ -158,6 +183,8 @@ def encode_records(
     queue_offset: int,
     physical_offset: int,
     reconsume_times: int,
+    *,
+    sealed: bool = False,
 ) -> tuple[bytes, list[int]]:
     """What `encode_record` makes of each (flag, body, properties), side by side and at consecutive queue offsets.
 
@@ -186,11 +213,18 @@ def encode_records(
     try:
         for flag, body, properties in items:
             raw = properties.encode()
-            body_size, raw_size = len(body), len(raw)
+            if _SEAL_NAME in raw:
+                raw = _unsealed(raw)
+            if sealed and raw and raw[-1] != 2:
+                raw += b"\x02"
+            body_size, raw_size = len(body), len(raw) + SEAL_SIZE if sealed else len(raw)
             size = empty_size + body_size + raw_size
             crc = zlib.crc32(body) & 0x7FFFFFFF
             head = pack_head(size, magic, crc, queue_id, flag, queue_offset, physical_offset, shared, body_size)
-            parts += (head, body, topic_field, _short(raw_size), raw)
+            record = (head, body, topic_field, _short(raw_size), raw)
+            parts += record
+            if sealed:
+                parts.append(_seal(zlib.crc32(b"".join(record))))
             queue_offset += 1
             physical_offset += size
             bounds.append(physical_offset)
@@ -285,15 +319,25 @@ def properties_of(record: bytes | memoryview) -> str:
 def check_at(view: bytes | bytearray | memoryview, position: int, limit: int, *, crc: bool = True) -> int:
     """The size of the whole, sound record at `position`, ending at or before `limit`; ProtocolError if there is none.
 
-    With `crc`, its body is read too.
+    With `crc`, its body is read too, and all of it if it is sealed.
     """
-    fields = _bounds(view, position, limit)[0]
+    fields, topic_at, topic_end, end = _bounds(view, position, limit)
     size, body_crc, body_size = fields[0], fields[2], fields[14]
-    if crc and body_size:
-        body_at = position + _HEADS[fields[7] & _V6_MASK].size
-        if zlib.crc32(view[body_at : body_at + body_size]) & CRC_MASK != body_crc:
-            raise ProtocolError(f"the body of the record at {position} does not match its checksum")
+    if crc:
+        if end - topic_end >= SEAL_SIZE + 2 and view[end - SEAL_SIZE : end - 11] == _SEAL_BEGIN:
+            _check_seal(view, position, end)
+        elif body_size:
+            body_end = topic_at - (1 if fields[1] == MAGIC_V1 else 2)
+            if zlib.crc32(view[body_end - body_size : body_end]) & CRC_MASK != body_crc:
+                raise DamagedRecord(f"the body of the record at {position} does not match its checksum")
     return int(size)
+
+
+def _check_seal(view: bytes | bytearray | memoryview, position: int, end: int) -> None:
+    """DamagedRecord unless the seal at the end of a record fits to all that stands before it."""
+    seal_at = end - SEAL_SIZE
+    if view[seal_at:end] != _seal(zlib.crc32(memoryview(view)[position:seal_at])):
+        raise DamagedRecord(f"the record at {position} does not match the checksum over all of it")
 
 
 def queue_offsets(view: bytes | memoryview) -> list[int]:
@@ -349,7 +393,7 @@ def _bounds(view: bytes | bytearray | memoryview, position: int, limit: int) -> 
 
 @dataclass(slots=True)
 class Record:
-    """One stored message, read whole. `properties` is the raw string; `body` may be compressed."""
+    """One stored message, read whole. `properties` is the raw string without a seal; `body` may be compressed."""
 
     total_size: int
     magic: int
@@ -397,18 +441,57 @@ class Record:
 
 
 def decode_records(data: bytes | bytearray | memoryview) -> list[Record]:
-    """Every record of a pull's body, or ProtocolError unless whole records fill it exactly. Checksums go unread."""
-    raw = bytes(data)
-    records: list[Record] = []
-    position, limit = 0, len(raw)
-    while position < limit:
-        fields, topic_at, topic_end, end = _bounds(raw, position, limit)
-        records.append(_record(raw, fields, topic_at, topic_end, end))
-        position = end
+    """Every record of a pull's body; ProtocolError unless whole records fill it and match their checksums."""
+    records, damage = read_records(data)
+    if damage is not None:
+        raise damage
     return records
 
 
-def _record(raw: bytes, fields: tuple[Any, ...], topic_at: int, topic_end: int, end: int) -> Record:
+def read_records(data: bytes | bytearray | memoryview) -> tuple[list[Record], ProtocolError | None]:
+    """The records of a pull's body up to the first that is not sound, and what is wrong with that one."""
+    raw = bytes(data)
+    records: list[Record] = []
+    position, limit = 0, len(raw)
+    try:
+        while position < limit:
+            fields, topic_at, topic_end, end = _bounds(raw, position, limit)
+            records.append(_record(raw, position, fields, topic_at, topic_end, end))
+            position = end
+    except ProtocolError as damage:
+        return records, damage
+    return records, None
+
+
+def sound_records(
+    data: bytes | bytearray | memoryview, on_damage: Callable[[ProtocolError], None] | None = None
+) -> list[Record]:
+    """The sound records of a pull's body; `on_damage` is told of each part that is none and is passed over."""
+    view = memoryview(data)
+    found: list[Record] = []
+    while view:
+        records, damage = read_records(view)
+        found += records
+        if damage is None:
+            break
+        if on_damage is not None:
+            on_damage(damage)
+        at = sum(record.total_size for record in records)
+        view = view[at + _claimed_size(view, at) :]
+    return found
+
+
+def _claimed_size(view: memoryview, position: int) -> int:
+    """How long a record says to be that is not sound; all that is left if no other one begins behind it."""
+    left = len(view) - position
+    if left < _PREFIX.size:
+        return left
+    (size,) = _I32.unpack_from(view, position)
+    follows = 0 < size <= left - _PREFIX.size and magic_at(view, position + size)[1] in _MAX_TOPIC_BYTES
+    return int(size) if follows else left
+
+
+def _record(raw: bytes, position: int, fields: tuple[Any, ...], topic_at: int, topic_end: int, end: int) -> Record:
     (
         size,
         magic,
@@ -429,6 +512,15 @@ def _record(raw: bytes, fields: tuple[Any, ...], topic_at: int, topic_end: int, 
     born_host, born_port = unpack_host(born)
     store_host, store_port = unpack_host(store)
     body_end = topic_at - (1 if magic == MAGIC_V1 else 2)
+    body = raw[body_end - body_size : body_end]
+    properties_end = end
+    if raw[end - 20 : end - 11] == _SEAL_BEGIN and end - topic_end >= 22:
+        _check_seal(raw, position, end)
+        properties_end = end - 20
+    elif body_size and zlib.crc32(body) & 0x7FFFFFFF != crc:
+        raise DamagedRecord(f"the body of the record at {position} does not match its checksum")
+    elif raw[end - 11 : end - 1].isdigit() and raw[end - 11 : end] == _seal(zlib.crc32(raw[position : end - 20]))[9:]:
+        properties_end = end - 20  # only the name of the seal is damaged
     return Record(
         size,
         magic,
@@ -446,10 +538,22 @@ def _record(raw: bytes, fields: tuple[Any, ...], topic_at: int, topic_end: int, 
         store_port,
         reconsume_times,
         prepared_offset,
-        raw[body_end - body_size : body_end],
+        body,
         str(raw[topic_at:topic_end], "utf-8", "replace"),
-        str(raw[topic_end + 2 : end], "utf-8", "replace"),
+        str(raw[topic_end + 2 : properties_end], "utf-8", "replace"),
     )
+
+
+def claimed_id(data: bytes | memoryview, position: int) -> str:
+    """The offset id that a damaged record claims to have; empty if too little of it is left."""
+    try:
+        sys_flag = _I32.unpack_from(data, position + SYS_FLAG_AT)[0]
+        host_at = position + store_timestamp_at(sys_flag) + _TIME.size
+        host_end = host_at + (HOST_V6_SIZE if sys_flag & SysFlag.STORE_V6 else HOST_V4_SIZE)
+        physical_offset = _PLACE.unpack_from(data, position + QUEUE_OFFSET_AT)[1]
+    except struct.error:
+        return ""
+    return offset_msg_id(bytes(data[host_at:host_end]), physical_offset) if host_end <= len(data) else ""
 
 
 _LOOPBACK_V6 = b"\x00" * 15 + b"\x01"

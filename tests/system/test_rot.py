@@ -1,0 +1,153 @@
+"""Stores that rot: no handler is ever given other bytes than were sent, and nobody hangs where a message is damaged."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+from cosmodrome import (
+    ConsumeFrom,
+    LitePullConsumer,
+    Message,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    PullStatus,
+    PushConsumer,
+    TopicReader,
+)
+from cosmodrome.broker.broker import Broker
+from cosmodrome.model import TopicConfig
+from tests.system.cluster import Cluster, running_cluster
+
+PATIENCE_SECONDS = 120
+FIRST = ConsumeFrom.FIRST_OFFSET
+COUNT = 40
+ROTTEN = frozenset({0, 7, 8, 23, COUNT - 1})
+SOUND = frozenset(range(COUNT)) - ROTTEN
+
+
+def body(number: int) -> bytes:
+    return b"message number %04d" % number
+
+
+async def send_all(cluster: Cluster, count: int = COUNT) -> MessageQueue:
+    """Put so many messages into one queue; return it."""
+    cluster.broker.topics.put(TopicConfig("t", 1, 1))
+    async with Producer("p", cluster.namesrv) as producer:
+        results = [await producer.send(Message("t", body(number), keys=str(number))) for number in range(count)]
+    assert [result.queue_offset for result in results] == list(range(count))
+    return results[0].queue
+
+
+def flip(broker: Broker, numbers: Iterable[int] = ROTTEN) -> None:
+    """Flip a bit in the bodies of these messages, through the file: as a disk does it."""
+    for number in numbers:
+        flip_at(broker, number, body(number))
+
+
+def flip_at(broker: Broker, number: int, part: bytes) -> None:
+    """Flip a bit of this part of a message's record."""
+    entry = broker.store.entry("t", 0, number)
+    assert entry is not None
+    offset, size, _ = entry
+    flip_in(broker.store.paths.commit_log / f"{0:020d}", offset, size, part)
+
+
+def flip_in(path: Path, offset: int, size: int, part: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        record = bytearray(file.read(size))
+        record[record.index(part) + len(part) // 2] ^= 1
+        file.seek(offset)
+        file.write(record)
+
+
+@contextlib.asynccontextmanager
+async def rotten(folder: Path) -> AsyncIterator[tuple[Cluster, MessageQueue]]:
+    async with running_cluster(folder) as cluster, asyncio.timeout(PATIENCE_SECONDS):
+        queue = await send_all(cluster)
+        flip(cluster.broker)
+        yield cluster, queue
+
+
+async def settled(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110  # both run elsewhere
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_a_push_consumer_is_given_all_but_the_rotten_ones(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, orderly: bool
+) -> None:
+    seen: Counter[bytes] = Counter()
+    async with rotten(tmp_path) as (cluster, _):
+        consumer = PushConsumer("g", cluster.namesrv, consume_from=FIRST, orderly=orderly)
+        consumer.subscribe("t", "*", lambda message: seen.update([message.body]))
+        async with consumer:
+            await settled(lambda: len(seen) >= len(SOUND) and consumer.damaged_messages >= len(ROTTEN))
+            await settled(lambda: consumer.consumed_offsets("t") == {only(consumer.assigned_queues): COUNT})
+        assert consumer.damaged_messages == len(ROTTEN)
+    assert seen == Counter(body(number) for number in SOUND)
+    for number in ROTTEN:
+        assert f"message damaged, passed over: group=g topic=t broker=broker-a queue=0 offset={number} " in caplog.text
+
+
+def only(queues: list[MessageQueue]) -> MessageQueue:
+    (queue,) = queues
+    return queue
+
+
+async def test_a_lite_pull_consumer_polls_and_loops_past_the_rotten_ones(tmp_path: Path) -> None:
+    polled: list[bytes] = []
+    looped: list[bytes] = []
+    async with rotten(tmp_path) as (cluster, _):
+        consumer = LitePullConsumer("polls", cluster.namesrv, consume_from=FIRST)
+        consumer.subscribe("t")
+        async with consumer:
+            while len(polled) < len(SOUND):
+                polled += [message.body for message in await consumer.poll()]
+            await settled(lambda: consumer.damaged_messages == len(ROTTEN))
+        consumer = LitePullConsumer("loops", cluster.namesrv, consume_from=FIRST)
+        consumer.subscribe("t")
+        async with consumer:
+            async for message in consumer:
+                looped.append(message.body)
+                if len(looped) == len(SOUND):
+                    break
+    assert polled == looped == [body(number) for number in sorted(SOUND)]
+
+
+async def test_a_pull_names_the_rotten_one_and_goes_on_behind_it(tmp_path: Path) -> None:
+    async with rotten(tmp_path) as (cluster, queue), PullConsumer("g", cluster.namesrv) as consumer:
+        seen: list[bytes] = []
+        damaged: list[int] = []
+        offset = 0
+        while offset < COUNT:
+            result = await consumer.pull(queue, "*", offset)
+            assert result.next_begin_offset > offset
+            seen += [message.body for message in result.messages]
+            if result.damaged is not None:
+                assert result.status is PullStatus.NO_MATCHED_MSG
+                damaged.append(result.damaged.queue_offset)
+            offset = result.next_begin_offset
+    assert damaged == sorted(ROTTEN)
+    assert seen == [body(number) for number in sorted(SOUND)]
+
+
+async def test_a_reader_goes_past_the_rotten_ones(tmp_path: Path) -> None:
+    seen: list[bytes] = []
+    async with (
+        rotten(tmp_path) as (cluster, _),
+        TopicReader("t", namesrv=cluster.namesrv, from_earliest=True) as reader,
+    ):
+        async for message in reader:
+            seen.append(message.body)
+            if len(seen) == len(SOUND):
+                break
+    assert seen == [body(number) for number in sorted(SOUND)]
