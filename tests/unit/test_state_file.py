@@ -133,3 +133,62 @@ def test_the_bytes_are_on_disk_before_they_get_their_name(tmp_path: Path, monkey
     monkeypatch.setattr(Path, "replace", seen_replace)
     state_file.save(path, b"2")
     assert steps == ["fsync file", "rename to t.bak", "rename to t", "fsync folder"]
+
+
+# --- rot
+
+
+OFFSETS = {"offsetTable": {"orders@billing": {"0": 1234567, "1": 89}}, "dataVersion": {"counter": 7}}
+OLDER = {"offsetTable": {"orders@billing": {"0": 1234560}}}
+
+
+def save_both(path: Path) -> None:
+    for state in (OLDER, OFFSETS):
+        state_file.save(path, json.dumps(state, indent=1).encode())
+
+
+def test_every_flipped_bit_is_noticed_though_it_leaves_json(tmp_path: Path) -> None:
+    path = tmp_path / "consumerOffset.json"
+    save_both(path)
+    for position in range(path.stat().st_size):
+        save_both(path)
+        data = bytearray(path.read_bytes())
+        data[position] ^= 1 << position % 8
+        path.write_bytes(data)
+        found = load(path)
+        told = {name: found[name] for name in OFFSETS if name in found}
+        assert told in (OFFSETS, OLDER), f"byte {position}"
+        for bad in tmp_path.glob("*.bad*"):
+            bad.unlink()
+
+
+def test_the_checksum_is_a_member_that_others_pass_over(tmp_path: Path) -> None:
+    path = tmp_path / "consumerOffset.json"
+    save_both(path)
+    assert json.loads(path.read_bytes()) == {"cosmodromeCrc32": path.read_text()[20:28], **OFFSETS}
+    path.write_text(json.dumps(OLDER))  # an Apache broker wrote since
+    assert load(path) == OLDER
+
+
+def test_without_a_backup_the_refusal_says_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "consumerOffset.json"
+    state_file.save(path, json.dumps(OFFSETS).encode())
+    path.write_bytes(path.read_bytes().replace(b"1234567", b"1234566"))
+    with pytest.raises(StoreError, match=r"consumerOffset\.json: it does not match its checksum.*put a good copy back"):
+        load(path)
+
+
+def test_progress_never_starts_empty_because_its_file_is(tmp_path: Path) -> None:
+    path = tmp_path / "consumerOffset.json"
+    path.touch()
+    assert state_file.load(path, json.loads) is None
+    with pytest.raises(StoreError, match=r"consumerOffset\.json: it is empty; put a good copy back"):
+        state_file.load(path, json.loads, is_progress=True)
+
+
+def test_an_expendable_state_is_no_reason_not_to_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "timermetrics"
+    path.write_bytes(b"{bad")
+    assert state_file.load_expendable(path, json.loads, "counted again") is None
+    assert names(tmp_path) == {"timermetrics.bad"}
+    assert "timermetrics.bad: counted again" in caplog.text

@@ -37,7 +37,7 @@ class ConsumerOffsets(SavedTable):
         self._ahead: dict[tuple[str, int], _Ahead] = {}
         # Group → topic and queue id → offset, that a running consumer has not heard of.
         self._resets: dict[str, dict[tuple[str, int], int]] = {}
-        stored = state_file.load(path, ConsumerOffsetsBody.decode)
+        stored = state_file.load(path, ConsumerOffsetsBody.decode, is_progress=True)
         if stored is not None:
             self._offsets.update({key: dict(queues) for key, queues in stored.offsets.items()})
             self.data_version = stored.data_version

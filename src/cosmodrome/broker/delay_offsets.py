@@ -30,7 +30,7 @@ class DelayOffsets(SavedTable):
         self._next: dict[int, int] = {}
         self._settled: dict[int, int] = {}
         self._waiting: _Snapshot | None = None
-        stored = state_file.load(path, DelayOffsetsBody.decode)
+        stored = state_file.load(path, DelayOffsetsBody.decode, is_progress=True)
         if stored is not None:
             self._next.update(stored.offsets)
             self._settled.update(stored.offsets)

@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from cosmodrome import state_file
 from cosmodrome.errors import ProtocolError, StoreError
 from cosmodrome.store.consume_queue import ENTRY_SIZE, FILLER_SIZE
 from cosmodrome.store.deleted_topics import DELETED_TOPICS, parse_deleted
@@ -300,7 +301,7 @@ class _Verifier:
     def _check_table(self, path: Path) -> None:
         try:
             read_table(path)
-        except (ProtocolError, ValueError) as error:
+        except (ProtocolError, StoreError, ValueError) as error:
             hint = ""
             if path.suffix != ".bak" and _is_readable(path.with_name(path.name + ".bak")):
                 hint = "; its .bak can be read, and a broker would take that"
@@ -332,7 +333,7 @@ def _believable(found: Survey, end: int) -> int:
 
 def read_table(path: Path) -> dict[str, Any]:
     """A config file; empty ones count as empty tables, for Apache leaves such when it is killed."""
-    data = path.read_bytes()
+    data = state_file.unsealed(path.read_bytes())
     table = fastjson.loads(data) if data.strip() else {}
     if not isinstance(table, dict):
         raise ProtocolError("it is no JSON object")
@@ -342,15 +343,15 @@ def read_table(path: Path) -> dict[str, Any]:
 def _is_readable(path: Path) -> bool:
     try:
         return bool(read_table(path))
-    except (OSError, ProtocolError, ValueError):
+    except (OSError, ProtocolError, StoreError, ValueError):
         return False
 
 
 def deleted_topics(root: Path) -> dict[str, int]:
     """By topic, up to where in the log its records are deleted, as far as that can be read."""
     try:
-        return parse_deleted((root / "config" / DELETED_TOPICS).read_bytes())
-    except (OSError, ValueError, KeyError, AttributeError):
+        return parse_deleted(state_file.unsealed((root / "config" / DELETED_TOPICS).read_bytes()))
+    except (OSError, StoreError, ValueError, KeyError, AttributeError):
         return {}
 
 
@@ -358,6 +359,6 @@ def saved_topics(root: Path) -> frozenset[str] | None:
     """The topics of the broker's table; None when it is missing or cannot be read."""
     try:
         table = read_table(root / "config" / "topics.json").get("topicConfigTable")
-    except (OSError, ProtocolError, ValueError):
+    except (OSError, ProtocolError, StoreError, ValueError):
         return None
     return frozenset(map(str, table)) if isinstance(table, dict) else None

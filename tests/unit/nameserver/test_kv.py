@@ -54,7 +54,7 @@ def test_it_is_remembered_in_apaches_shape(tmp_path: Path) -> None:
     configs.put("ns", "ключ", 'with "quotes"\n')
     configs.put("ns", "gone", "x")
     configs.delete("ns", "gone")
-    assert json.loads(path.read_bytes()) == {
+    assert json.loads(state_file.unsealed(path.read_bytes())) == {
         "configTable": {"ORDER_TOPIC_CONFIG": {"T": "a:8;b:8"}, "ns": {"ключ": 'with "quotes"\n'}}
     }
     again = KvConfigs(path)

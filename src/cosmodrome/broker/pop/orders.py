@@ -24,7 +24,9 @@ class Orders(SavedTable):
     def __init__(self, path: Path, clock: Clock) -> None:
         super().__init__(path, clock)
         self._table: dict[str, dict[int, OrderInfo]] = {}
-        stored = state_file.load(path, OrderInfosBody.decode)
+        stored = state_file.load_expendable(
+            path, OrderInfosBody.decode, "messages popped in order may be delivered again before their time"
+        )
         if stored is not None:
             self._table.update({key: dict(queues) for key, queues in stored.table.items()})
 
