@@ -2,8 +2,8 @@
 
     the record's fault      MessageIllegal, InvalidParameter, ProtocolError; and whatever goes wrong while it is only
                             looked at (`looking`): leave it out at once
-    not its fault           OSError, any other refusal (a full or failed disk, a closed store), MemoryError: try again,
-                            however long it takes
+    not its fault           OSError, any other refusal (a full or failed disk, a closed store), MemoryError, a damaged
+                            timer wheel: try again, however long it takes
     not known               anything else, which is a mistake of ours: try again, ATTEMPTS times, then leave it out
 
 So one record never ends a service or holds back those behind it, and a full disk never costs a record.
@@ -18,11 +18,12 @@ from contextlib import contextmanager
 from cosmodrome.errors import CosmodromeError, InvalidParameter, MessageIllegal, ProtocolError, RequestError
 from cosmodrome.store.message import ReadResult
 from cosmodrome.store.message_store import MessageStore
+from cosmodrome.store.timer_wheel import WheelDamaged
 from cosmodrome.wire.record import Record, decode_records
 
 # What trying again cannot mend.
 HOPELESS = (MessageIllegal, InvalidParameter, ProtocolError)
-NOT_ITS_FAULT = (OSError, RequestError, MemoryError)
+NOT_ITS_FAULT = (OSError, RequestError, MemoryError, WheelDamaged)
 # How often a record is tried that fails in a way nobody thought of.
 ATTEMPTS = 5
 NOWHERE = -1

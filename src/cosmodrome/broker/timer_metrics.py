@@ -16,7 +16,7 @@ class TimerMetrics(SavedTable):
     def __init__(self, path: Path, clock: Clock) -> None:
         super().__init__(path, clock)
         self._pending: dict[str, tuple[int, int]] = {}
-        stored = state_file.load(path, TimerMetricsBody.decode)
+        stored = state_file.load_expendable(path, TimerMetricsBody.decode, "pending timers are counted from 0 on")
         if stored is not None:
             self._pending.update(stored.pending)
             self.data_version = stored.data_version
@@ -26,6 +26,11 @@ class TimerMetrics(SavedTable):
 
     def add(self, topic: str, count: int) -> None:
         self._pending[topic] = (self.pending(topic) + count, self._clock.now_ms())
+        self.changed()
+
+    def clear(self) -> None:
+        """Count from 0 again: every pending timer is about to be set once more."""
+        self._pending.clear()
         self.changed()
 
     def encoded(self) -> bytes:

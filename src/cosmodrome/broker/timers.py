@@ -24,6 +24,7 @@ from cosmodrome.store.message import StoreMessage
 from cosmodrome.store.message_store import MessageStore
 from cosmodrome.store.timer_log import Unit, delete_files
 from cosmodrome.store.timer_store import MAX_WINDOW_MS, SECOND_MS, Timer, TimerStore
+from cosmodrome.store.timer_wheel import WheelDamaged
 from cosmodrome.wire import properties as props
 from cosmodrome.wire.java import java_hash
 from cosmodrome.wire.recall_handle import RecallHandle
@@ -54,6 +55,7 @@ _ASKS = {
 MAX_ASKED = 10**15  # more is no time: milliseconds of 30,000 years
 DELIVER_MARK = "DELIVER"  # a part of the names of both absolute times; the others have Property.DELAY in theirs
 _ABSOLUTE = (Property.TIMER_DELIVER_MS, Property.START_DELIVER_TIME)
+_Origin = tuple[str | None, ...]  # of the records of one timed message
 
 
 def is_timed(properties: str) -> bool:
@@ -118,8 +120,11 @@ class Timers:
             clock.now_ms(),
             store.max_physical_offset,
             range(store.min_offset(TIMER_TOPIC, _QUEUE), store.max_offset(TIMER_TOPIC, _QUEUE)),
-            lambda unit: self._record(unit) is not None,
+            self._is_true,
         )
+        if self.pending.is_replaying:
+            self.metrics.clear()
+        self._superseded: dict[_Origin, int] | None = None  # while timers are set again: how often each was put back
         self._now_ms = self.pending.read_ms  # the second up to which slots may be emptied; never goes back
         self._aside: asyncio.Future[None] | None = None
 
@@ -202,8 +207,21 @@ class Timers:
     async def _round(self) -> None:
         now_ms = self._clock.now_ms()
         self._now_ms = max(self._now_ms, now_ms - now_ms % SECOND_MS)
-        await self._set_new()
-        await self._empty_slots()
+        try:
+            await self._set_new()
+            await self._empty_slots()
+        except WheelDamaged as damage:
+            self._mend(str(damage))
+            await self._set_new()
+            await self._empty_slots()
+
+    def _mend(self, reason: str) -> None:
+        """Build wheel or log again; what is pending is delivered as if nothing had been."""
+        first, end = self._store.min_offset(TIMER_TOPIC, _QUEUE), self._store.max_offset(TIMER_TOPIC, _QUEUE)
+        self.pending.mend(reason, range(first, end))
+        self._superseded = None
+        if self.pending.is_replaying:
+            self.metrics.clear()
 
     async def _saves(self) -> None:
         rounds = max(CLEAN_EVERY_MS // self._config.timer_flush_interval_ms, 1)
@@ -266,11 +284,32 @@ class Timers:
     async def _set_new(self) -> None:
         """Enter what is in the queue now; what comes meanwhile waits for the next second."""
         self._skip_deleted()
+        if self.pending.is_replaying and self._superseded is None:
+            self._superseded = await self._find_superseded()
         end = self._store.max_offset(TIMER_TOPIC, _QUEUE)
         while self.pending.queue_offset < end and self.pending.has_room(self._now_ms):
             for _ in range(min(MESSAGES_IN_A_ROW, end - self.pending.queue_offset)):
                 self._set_next()
             await asyncio.sleep(0)
+
+    async def _find_superseded(self) -> dict[_Origin, int]:
+        """How often each message was put behind the others: of several records of one, only the last is to be set."""
+        found: dict[_Origin, int] = {}
+        first, end = self.pending.queue_offset, self._store.max_offset(TIMER_TOPIC, _QUEUE)
+        for offset in range(first, end):
+            entry = self._store.entry(TIMER_TOPIC, _QUEUE, offset)
+            view = self._store.record_at(entry[0]) if entry is not None else None
+            if view is not None:
+                try:
+                    head = head_at(view, 0, len(view))
+                    turns = _turns(head.properties)
+                    if turns and props.find(head.properties, Property.UNIQ_KEY) is not None:
+                        found[_origin(head)] = max(turns, found.get(_origin(head), 0))
+                except ProtocolError:
+                    continue  # it is left out when it is to be set
+            if offset % MESSAGES_IN_A_ROW == 0:
+                await asyncio.sleep(0)
+        return found
 
     def _skip_deleted(self) -> None:
         first = self._store.min_offset(TIMER_TOPIC, _QUEUE)
@@ -296,14 +335,19 @@ class Timers:
         if view is None:
             raise MessageIllegal("its record is gone")
         with looking():
-            timer, topic = _timer(head_at(view, 0, len(view)))
+            head = head_at(view, 0, len(view))
+            timer, topic = _timer(head)
         if self.pending.is_known(timer.physical_offset):
+            return
+        if self._superseded and _turns(head.properties) < self._superseded.get(_origin(head), 0):
             return
         if self.pending.set(timer, self._now_ms, self._window_ms):
             self.metrics.add(topic, -1 if timer.deletes else 1)
+        elif offset < self.pending.replayed_below:
+            pass  # it was delivered, or taken back, before
         elif timer.deletes:
             log.warning("%s: too late to take a message back", topic)
-        elif offset >= self.pending.replayed_below:
+        else:
             with looking():
                 message = _noted(decode_records(view)[0], NEVER_SET, self._clock.now_ms())
             self._put(message)
@@ -372,6 +416,16 @@ class Timers:
             self._skipping.skip_record(record, error)
         self.metrics.add(topic, 1 if unit.is_deletion else -1)
 
+    def _is_true(self, unit: Unit) -> bool:
+        """Whether a unit without a checksum says what its message does; of one whose record is gone, nobody knows."""
+        if unit.physical_offset < self._store.min_physical_offset:
+            return True
+        record = self._record(unit)
+        if record is None:
+            return False
+        out_ms = props.find(record.properties, Property.TIMER_OUT_MS) or ""
+        return unit.is_rolled or out_ms[:-3] == str(unit.due_ms)[:-3]
+
     def _record(self, unit: Unit) -> Record | None:
         """The record a unit was made for; None when it is gone or something else lies there."""
         view = self._store.record_at(unit.physical_offset)
@@ -412,6 +466,17 @@ def _timer(head: RecordHead) -> tuple[Timer, str]:
     return Timer(out_ms, head.physical_offset, head.size, java_hash(topic), deletes), topic
 
 
+def _origin(head: RecordHead) -> _Origin:
+    """What the records of one timed message have in common, however often it was put behind the others."""
+    names = (Property.REAL_TOPIC, Property.UNIQ_KEY, Property.TIMER_OUT_MS, Property.TIMER_DEL_UNIQKEY)
+    return tuple(props.find(head.properties, name) for name in names)
+
+
+def _turns(properties: str) -> int:
+    """Return how often a timed message was put behind the others."""
+    return parse_int(props.find(properties, Property.TIMER_ROLL_TIMES), high=MAX_INT) or 0
+
+
 def _noted(record: Record, set_at_ms: int, now_ms: int) -> StoreMessage:
     """A timed message as it is when its time has come; what it asked for stays in its properties."""
     message = delivered(record)
@@ -429,7 +494,6 @@ def _note(message: StoreMessage, notes: dict[str, str]) -> None:
 def _rolled(record: Record, set_at_ms: int, now_ms: int) -> StoreMessage:
     """A timed message that goes behind the others once more, because its time is too far ahead for one turn."""
     message = _noted(record, set_at_ms, now_ms)
-    turns = (parse_int(props.find(record.properties, Property.TIMER_ROLL_TIMES), high=MAX_INT) or 0) + 1
-    _note(message, {Property.TIMER_ROLL_TIMES: str(turns)})
+    _note(message, {Property.TIMER_ROLL_TIMES: str(_turns(record.properties) + 1)})
     message.topic, message.queue_id = record.topic, record.queue_id
     return message

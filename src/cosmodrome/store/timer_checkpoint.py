@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 import os
 import struct
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from cosmodrome.model import DataVersion
 from cosmodrome.state_file import make_folder
@@ -19,6 +21,13 @@ _BODY = struct.Struct(">7q")
 _DELIVERED_AT = 2048
 _DELIVERED = struct.Struct(">8sqqI")  # mark | read time | units delivered | crc of all before
 _DELIVERED_MARK = b"COSMOTIM"
+# All of it once more, for Apache's part has no checksum. Where they differ, an Apache broker wrote since, or it rotted.
+_COPY_AT = 2560
+_COPY = struct.Struct(">8s56sqI")  # mark | Apache's part | units delivered | crc of all before
+_COPY_MARK = b"COSMOTCP"
+_SECOND_MS = 1_000
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +46,55 @@ class TimerCheckpoint:
     version: DataVersion = field(default_factory=DataVersion)
 
     @classmethod
-    def load(cls, path: Path) -> Self | None:
-        """The one on disk, or None."""
+    def load(cls, path: Path) -> TimerCheckpoint | None:
+        """The one on disk, or None. What is rotten is mended from its copy, or else from `.bak`, which may be older."""
+        found, backup = cls._read(path), cls._read(_backup(path))
+        if found is not None and found.is_sure:
+            return found.checkpoint
+        if backup is not None and backup.is_sure and (found is None or found.differs_from(backup)):
+            log.error(
+                "%s is missing or damaged: its .bak is taken, and timers of the last moments may come again", path
+            )
+            return backup.checkpoint
+        return found.checkpoint if found is not None else None
+
+    @classmethod
+    def _read(cls, path: Path) -> _Found | None:
         try:
             data = path.read_bytes()
         except FileNotFoundError:
             return None
-        if len(data) < _BODY.size:
+        if len(data) < _BODY.size or not any(data):
             return None
         data = data.ljust(FILE_SIZE, b"\0")
-        read_ms, log_end, queue_offset, _, state, timestamp, counter = _BODY.unpack_from(data)
+        found = cls._decoded(data[: _BODY.size])
+        mark, body, delivered, crc = _COPY.unpack_from(data, _COPY_AT)
+        if mark == _COPY_MARK and crc == _crc(data, _COPY_AT, _COPY):
+            copy = dataclasses.replace(cls._decoded(body), delivered=delivered)
+            if found._follows(copy):
+                return _Found(found, True)
+            if body != data[: _BODY.size]:
+                log.error("%s is damaged: its first bytes are not those of their copy, which is taken", path)
+            return _Found(copy, True)
         mark, written_with, delivered, crc = _DELIVERED.unpack_from(data, _DELIVERED_AT)
-        sound = mark == _DELIVERED_MARK and crc == _crc(data) and written_with == read_ms
-        version = DataVersion(timestamp, counter, state)
-        return cls(read_ms, log_end, queue_offset, delivered if sound else 0, version)
+        if mark == _DELIVERED_MARK and crc == _crc(data, _DELIVERED_AT, _DELIVERED) and written_with == found.read_ms:
+            found = dataclasses.replace(found, delivered=delivered)
+        return _Found(found, False) if found._is_plausible else None
+
+    @classmethod
+    def _decoded(cls, body: bytes) -> Self:
+        read_ms, log_end, queue_offset, _, state, timestamp, counter = _BODY.unpack(body)
+        return cls(read_ms, log_end, queue_offset, version=DataVersion(timestamp, counter, state))
+
+    @property
+    def _is_plausible(self) -> bool:
+        """No single flipped bit leaves a time a whole second."""
+        return self.read_ms > 0 and self.read_ms % _SECOND_MS == 0 and min(self.log_end, self.queue_offset) >= 0
+
+    def _follows(self, copy: TimerCheckpoint) -> bool:
+        """Whether an Apache broker, which leaves the copy alone, wrote this later: its time always moves."""
+        moved = self.read_ms > copy.read_ms and self._is_plausible
+        return moved and self.log_end >= copy.log_end and self.queue_offset >= copy.queue_offset
 
     def encoded(self) -> bytes:
         """The part that Apache's brokers know: also what a replica asks for."""
@@ -66,22 +110,49 @@ class TimerCheckpoint:
         )
 
     def save(self, path: Path) -> None:
-        """Write it over the old one: each part lies within one sector, so it is the old or the new one."""
+        """Write it over the old one and over the copy beside it, one after the other: each part lies within one sector,
+        so it is the old or the new one."""
         data = bytearray(FILE_SIZE)
-        data[: _BODY.size] = self.encoded()
+        body = self.encoded()
+        data[: _BODY.size] = body
         _DELIVERED.pack_into(data, _DELIVERED_AT, _DELIVERED_MARK, self.read_ms, self.delivered, 0)
-        struct.pack_into(">I", data, _DELIVERED_AT + _DELIVERED.size - 4, _crc(data))
-        is_new = not path.exists()
+        _seal(data, _DELIVERED_AT, _DELIVERED)
+        _COPY.pack_into(data, _COPY_AT, _COPY_MARK, body, self.delivered, 0)
+        _seal(data, _COPY_AT, _COPY)
         make_folder(path.parent)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            os.pwrite(fd, data, 0)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        if is_new:
-            sync_directory(path.parent)
+        for place in (path, _backup(path)):
+            _overwrite(place, data)
 
 
-def _crc(data: bytes | bytearray) -> int:
-    return zlib.crc32(data[_DELIVERED_AT : _DELIVERED_AT + _DELIVERED.size - 4])
+class _Found(NamedTuple):
+    """What a file says, and whether a checksum says so too."""
+
+    checkpoint: TimerCheckpoint
+    is_sure: bool
+
+    def differs_from(self, other: _Found) -> bool:
+        return self.checkpoint.encoded() != other.checkpoint.encoded()
+
+
+def _overwrite(path: Path, data: bytearray) -> None:
+    is_new = not path.exists()
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        os.pwrite(fd, data, 0)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    if is_new:
+        sync_directory(path.parent)
+
+
+def _backup(path: Path) -> Path:
+    return path.with_name(path.name + ".bak")
+
+
+def _seal(data: bytearray, at: int, shape: struct.Struct) -> None:
+    struct.pack_into(">I", data, at + shape.size - 4, _crc(data, at, shape))
+
+
+def _crc(data: bytes | bytearray, at: int, shape: struct.Struct) -> int:
+    return zlib.crc32(data[at : at + shape.size - 4])

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from cosmodrome.store.mapped_file import MappedFile, delete_for_good, list_files
 from cosmodrome.wire.record import BLANK_MAGIC
 
-_UNIT = struct.Struct(">iqiqiqiiq")
+_UNIT = struct.Struct(">iqiqiqiiII")
 UNIT_SIZE = _UNIT.size
+# Ours, in 8 bytes that Apache's brokers write as 0 and never read.
+_CRC_AT = UNIT_SIZE - 8
+_CRC = struct.Struct(">II")  # mark | crc of all before both
+_CRC_MARK = 0x43524331  # CRC1
 _BLANK = struct.Struct(">iqI")  # bytes left in the file | 0 | magic
 PREPARE_BYTES = 64 * 1024
 NO_UNIT = -1
@@ -32,6 +37,7 @@ class Unit(NamedTuple):
     physical_offset: int
     size: int
     topic_hash: int
+    is_sealed: bool = False  # it has a checksum, and matches it
 
     @property
     def is_rolled(self) -> bool:
@@ -48,7 +54,7 @@ class TimerLog:
     """Files of units, addressed by their position in all of them.
 
         | 52 4 | previous 8 | magic 4 | set at 8 | due, from then 4 | record offset 8 | record size 4 |
-        | hash of the topic 4 | 0 8 |
+        | hash of the topic 4 | CRC1 4 | crc of all before 4 |        the last two are 0 in units of Apache's
 
     A file that has no room for a unit and a blank mark ends with that mark. Bytes behind `end` are zero.
     """
@@ -76,17 +82,7 @@ class TimerLog:
         end = position + UNIT_SIZE
         if end > file.prepared:
             file.prepare(end, PREPARE_BYTES)
-        file.view[position:end] = _UNIT.pack(
-            UNIT_SIZE,
-            unit.previous,
-            unit.magic | _PLAIN,
-            unit.set_at_ms,
-            unit.due_ms - unit.set_at_ms,
-            unit.physical_offset,
-            unit.size,
-            unit.topic_hash,
-            0,
-        )
+        file.view[position:end] = _packed(unit)
         file.position = end
         file.dirty = True
         self.end = file.end
@@ -125,6 +121,25 @@ class TimerLog:
                     return
                 yield file.start + at, unit
                 at += UNIT_SIZE
+
+    def damage(self, is_true: Callable[[Unit], bool]) -> str | None:
+        """Read every unit, and say where the first one is that is none; None if all are sound.
+
+        A unit of Apache's has no checksum: `is_true` asks the record it speaks of, and then it gets one.
+        """
+        for file in self._files:
+            at = 0
+            while at + UNIT_SIZE <= file.position:
+                unit = _unit_at(file, at)
+                if unit is None and file is not self._files[-1] and _is_blank(file, at) and _is_last_place(file, at):
+                    break
+                if unit is None or not (unit.is_sealed or is_true(unit)):
+                    return f"{file.path} is damaged: no timer is at byte {at}, or it is not that of its message"
+                if not unit.is_sealed:
+                    file.view[at : at + UNIT_SIZE] = _packed(unit)
+                    file.dirty = True
+                at += UNIT_SIZE
+        return None
 
     def recover(self, begin: int) -> None:
         """Find the end, given that everything before `begin` was once on disk, and cut off what is behind it."""
@@ -202,15 +217,46 @@ def delete_files(files: list[MappedFile]) -> None:
         delete_for_good(file)
 
 
+def _packed(unit: Unit) -> bytes:
+    data = bytearray(UNIT_SIZE)
+    _UNIT.pack_into(
+        data,
+        0,
+        UNIT_SIZE,
+        unit.previous,
+        unit.magic | _PLAIN,
+        unit.set_at_ms,
+        unit.due_ms - unit.set_at_ms,
+        unit.physical_offset,
+        unit.size,
+        unit.topic_hash,
+        _CRC_MARK,
+        0,
+    )
+    _CRC.pack_into(data, _CRC_AT, _CRC_MARK, zlib.crc32(data[:_CRC_AT]))
+    return bytes(data)
+
+
 def _unit_at(file: MappedFile, at: int) -> Unit | None:
-    size, previous, magic, set_at_ms, delay_ms, offset, record_size, topic_hash, _ = _UNIT.unpack_from(file.view, at)
+    size, previous, magic, set_at_ms, delay_ms, offset, record_size, topic_hash, mark, crc = _UNIT.unpack_from(
+        file.view, at
+    )
     if size != UNIT_SIZE or magic & ~_KNOWN_BITS:
         return None
-    return Unit(previous, magic, set_at_ms, set_at_ms + delay_ms, offset, record_size, topic_hash)
+    if mark or crc:
+        if mark != _CRC_MARK or crc != zlib.crc32(file.view[at : at + _CRC_AT]):
+            return None
+    elif delay_ms < 0 or set_at_ms < 0 or offset < 0:
+        return None
+    return Unit(previous, magic, set_at_ms, set_at_ms + delay_ms, offset, record_size, topic_hash, mark == _CRC_MARK)
 
 
 def _is_blank(file: MappedFile, at: int) -> bool:
     return bool(_BLANK.unpack_from(file.view, at)[2] == BLANK_MAGIC)
+
+
+def _is_last_place(file: MappedFile, at: int) -> bool:
+    return at + UNIT_SIZE + _BLANK.size > file.size
 
 
 def _last_of(file: MappedFile) -> Unit | None:

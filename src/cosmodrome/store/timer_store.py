@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from cosmodrome.errors import StoreError
+from cosmodrome.store.mapped_file import sync_directory
+from cosmodrome.store.paths import free_name
 from cosmodrome.store.timer_checkpoint import TimerCheckpoint
 from cosmodrome.store.timer_log import DELETES, NO_UNIT, ROLLED, UNIT_SIZE, TimerLog, Unit
-from cosmodrome.store.timer_wheel import TURN_MS, WHEEL_DAYS, Slot, TimerWheel
+from cosmodrome.store.timer_wheel import TURN_MS, WHEEL_DAYS, TimerWheel, WheelDamaged
 
 log = logging.getLogger(__name__)
 
@@ -59,8 +62,10 @@ class TimerStore:
 
     def __init__(self, root: Path, file_size: int) -> None:
         self._check_path = root / "config" / "timercheck"
-        self.wheel = TimerWheel(root / "timerwheel")
-        self.log = TimerLog(root / "timerlog", file_size)
+        self._wheel_path, self._log_path, self._file_size = root / "timerwheel", root / "timerlog", file_size
+        self._unusable: str | None = None
+        self.wheel = TimerWheel(self._wheel_path)
+        self.log = self._open_log()
         self.read_ms = 0
         self.delivered = 0
         self.queue_offset = 0
@@ -90,6 +95,15 @@ class TimerStore:
             raise
         return store
 
+    def _open_log(self) -> TimerLog:
+        """The log that is there; one whose files cannot be used is set aside."""
+        try:
+            return TimerLog(self._log_path, self._file_size)
+        except StoreError as error:
+            self._unusable = str(error)
+            self._set_aside(self._log_path)
+            return TimerLog(self._log_path, self._file_size)
+
     def _recover(self, now_ms: int, record_end: int, queue: range, is_whole: Callable[[Unit], bool]) -> None:
         self._saved = saved = TimerCheckpoint.load(self._check_path) or TimerCheckpoint()
         self.log.recover(saved.log_end)
@@ -100,8 +114,46 @@ class TimerStore:
             self.read_ms = min([now_ms, *(unit.due_ms for _, unit in self.log.units(0))])
             if self.read_ms < now_ms:
                 log.warning("no timercheck: all timers still in the timer log are delivered, some perhaps again")
+        damage = self._unusable or self.log.damage(lambda unit: unit.physical_offset < record_end and is_whole(unit))
+        if damage is not None:
+            self.queue_offset = max(queue.start, min(saved.queue_offset, queue.stop))
+            self.start_over(damage, queue)
+            return
         self._find_queue_offset(queue)
         self._recover_wheel()
+
+    def start_over(self, reason: str, queue: range) -> None:
+        """Set wheel and log aside and fill new ones from the timer topic, of which there are the offsets in `queue`.
+
+        What was due before `read_ms` was delivered, and is left out; of the second being read, all is delivered again.
+        Until the queue has come to where it was, no checkpoint is taken: a start in between begins here again.
+        """
+        kept = [self._set_aside(path) for path in (self._wheel_path, self._log_path) if path.exists()]
+        names = ", ".join(path.name for path in kept)
+        log.error(
+            "%s; set aside as %s, all pending timers are set again from the timer topic", reason, names or "nothing"
+        )
+        self.wheel, self.log = TimerWheel(self._wheel_path), TimerLog(self._log_path, self._file_size)
+        self.delivered = 0
+        self.replayed_below = max(self.replayed_below, min(self.queue_offset, queue.stop))
+        self.queue_offset = queue.start
+        self._known.clear()
+        self._known_from = self._known_below = self._needed_at = 0
+
+    def _set_aside(self, path: Path) -> Path:
+        kept = free_name(path)
+        if path == self._wheel_path:
+            self.wheel.close()
+        elif hasattr(self, "log"):
+            self.log.close()
+        path.rename(kept)
+        sync_directory(path.parent)
+        return kept
+
+    @property
+    def is_replaying(self) -> bool:
+        """Timers that were set before a damage are being set again."""
+        return self.queue_offset < self.replayed_below
 
     def _cut_torn_unit(self, is_whole: Callable[[Unit], bool]) -> None:
         """A power cut may leave half of the last unit. Its other half is zero, so it names no message."""
@@ -130,22 +182,40 @@ class TimerStore:
         self._known_from, self._known_below = begin, queue.stop if self._known else 0
 
     def _recover_wheel(self) -> None:
-        """Slots are written after their units, so those of the last units may be missing."""
-        begin = min(self._saved.log_end, self.log.end)
-        if not self.wheel.open() or not all(self._is_sound(time_ms, slot) for time_ms, slot in self.wheel.slots()):
+        """Slots are written after their units, so those of the last units may be missing; any other is damage."""
+        if not self.wheel.open():
             if self.log.end > self.log.start:
-                log.warning("the timer wheel is missing or damaged; it is built anew from the timer log")
+                log.error("%s is missing or damaged; it is built again from the timer log", self._wheel_path)
+                if self._wheel_path.exists():
+                    self._set_aside(self._wheel_path)
             self.wheel.clear()
-            begin = self.log.start
-        for position, unit in self.log.units(begin):
-            if unit.due_ms >= self.read_ms:
-                self.wheel.add(unit.due_ms, position, -1 if unit.is_deletion else 1)
+        if self.log.end > self.log.start or self.wheel.exists:
+            self._mend_wheel(min(self._saved.log_end, self.log.end))
 
-    def _is_sound(self, time_ms: int, slot: Slot) -> bool:
-        if time_ms < self.read_ms or slot.last < self.log.start:
-            return True  # nobody looks there any more
-        unit = self.log.find(slot.last)
-        return unit is not None and unit.due_ms - unit.due_ms % SECOND_MS == time_ms
+    def _mend_wheel(self, sure_end: int) -> None:
+        was_there = self.wheel.exists
+        damaged = self.wheel.agree(self._pending_units(), self.read_ms, self.log.start, sure_end)
+        if damaged and was_there:
+            log.error(
+                "%s was damaged: %d of its slots were written again from the timer log", self._wheel_path, damaged
+            )
+
+    def _pending_units(self) -> Iterator[tuple[int, int, int]]:
+        for position, unit in self.log.units(self.log.start):
+            if unit.due_ms >= self.read_ms:
+                yield unit.due_ms, position, -1 if unit.is_deletion else 1
+
+    def mend(self, reason: str, queue: range) -> None:
+        """Something was found damaged while timers are delivered: build the wheel again, or both from the topic."""
+        damage = self.log.damage(lambda _unit: True)
+        if damage is not None:
+            self.start_over(damage, queue)
+            return
+        log.error("%s; it is built again from the timer log", reason)
+        if self._wheel_path.exists():
+            self._set_aside(self._wheel_path)
+        self.wheel = TimerWheel(self._wheel_path)
+        self._mend_wheel(0)
 
     def set(self, timer: Timer, now_ms: int, window_ms: int) -> bool:
         """Enter a timer; False when its second is over, so that it is to be delivered at once.
@@ -183,13 +253,27 @@ class TimerStore:
         return now_ms + MAX_WINDOW_MS < self.read_ms + TURN_MS
 
     def due(self) -> Iterator[tuple[int, Unit]]:
-        """What is due in the second being read, with its place in the log; the last one set comes first."""
+        """What is due in the second being read, with its place in the log; the last one set comes first.
+
+        WheelDamaged if the chain does not end where its slot says.
+        """
         slot = self.wheel.find(self.read_ms)
-        return self.log.chain(slot.last) if slot else iter(())
+        if slot is None:
+            return
+        position = slot.last + 1
+        for position, unit in self.log.chain(slot.last):
+            if unit.due_ms - unit.due_ms % SECOND_MS != self.read_ms:
+                raise WheelDamaged(f"the timer log is damaged: the unit at {position} is not due at {self.read_ms}")
+            yield position, unit
+        if position > max(slot.first, self.log.start):
+            raise WheelDamaged(f"the timer log is damaged: the timers due at {self.read_ms} end at {position}")
 
     def count(self, time_ms: int) -> int:
         """How many timers are due in this second; one that was taken back does not count."""
-        slot = self.wheel.find(time_ms - time_ms % SECOND_MS)
+        try:
+            slot = self.wheel.find(time_ms - time_ms % SECOND_MS)
+        except WheelDamaged:  # found and mended when timers are set or delivered next
+            return 0
         return slot.units if slot else 0
 
     def unit_delivered(self) -> None:
@@ -225,7 +309,7 @@ class TimerStore:
     @property
     def saved_queue_offset(self) -> int:
         """The message of the timer topic from which on a crash would set, or deliver, once more."""
-        return self._saved.queue_offset
+        return min(self._saved.queue_offset, self.queue_offset) if self.is_replaying else self._saved.queue_offset
 
     @property
     def is_empty(self) -> bool:
@@ -244,6 +328,8 @@ class TimerStore:
         Every record delivered so far must be on disk before it is done, or a power cut could lose them. Seconds that
         passed without a timer are no reason to write: looking at them again finds nothing.
         """
+        if self.is_replaying:
+            return None
         current, saved, deliveries = self.checkpoint, self._saved, self._deliveries
         moved = (current.log_end, current.queue_offset) != (saved.log_end, saved.queue_offset)
         if not moved and deliveries == self._saved_deliveries and not (always and not self.is_empty):

@@ -494,3 +494,43 @@ async def test_the_record_of_a_timed_message_keeps_all_it_had(tmp_path: Path) ->
         (stored,) = records(post.store.read(TIMER_TOPIC, 0, 0, 1).views)
         assert (stored.topic, stored.queue_id, stored.body) == (TIMER_TOPIC, 0, b"x")
         assert props.find(stored.properties, "KEYS") == "k"
+
+
+# Rot
+
+
+def rot(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0x10
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("running", [False, True])
+@pytest.mark.parametrize("position", [30, 95])
+async def test_a_rotten_timer_log_loses_no_timer_and_repeats_none(tmp_path: Path, running: bool, position: int) -> None:
+    """Also not those that were put behind the others: several records of one message lie in the timer topic then."""
+    clock = FakeClock()
+    post = Office(tmp_path, clock, SHORT_WINDOW)
+    sent = [b"%d" % seconds for seconds in (1, 2, 20, 25, 40, 70, 100, 110)]
+    for body in sent:
+        post.send(body, TIMER_DELAY_SEC=int(body))
+    taken_back = post.send(b"never", TIMER_DELAY_SEC=105)
+    await clock.advance(30 * SECOND)
+    assert post.delivered == sent[:4]
+    path = tmp_path / "timerlog" / f"{0:020}"
+    if running:
+        with path.open("r+b") as file:
+            file.seek(4 * 52 + position)
+            file.write(b"\x55")
+    else:
+        await post.stop()
+        rot(path, 4 * 52 + position)
+        first, post = post, Office(tmp_path, clock, SHORT_WINDOW)
+        post.deliveries = first.deliveries
+    await clock.advance(20 * SECOND)
+    post.recall(taken_back)
+    await clock.advance(35 * SECOND)
+    await clock.advance(35 * SECOND)
+    assert sorted(post.delivered, key=int) == sent
+    assert post.timers.metrics.pending("orders") == 0
+    await post.stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
+import zlib
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from cosmodrome.store import timer_store
 from cosmodrome.store.timer_checkpoint import TimerCheckpoint
 from cosmodrome.store.timer_log import UNIT_SIZE, Unit
 from cosmodrome.store.timer_store import SECOND_MS, Place, Timer, TimerStore, placed
-from cosmodrome.store.timer_wheel import FILE_SIZE, SLOT_SIZE, SLOTS
+from cosmodrome.store.timer_wheel import FILE_SIZE, SLOT_SIZE, SLOTS, WheelDamaged
 
 NOW = 1_700_000_000_000
 HOUR_MS = 3_600_000
@@ -110,12 +111,16 @@ def test_the_layout_is_apaches(tmp_path: Path) -> None:
     save(store)
     log = (tmp_path / "timerlog" / f"{0:020}").read_bytes()
     delay = 5 * SECOND_MS
-    assert struct.unpack_from(">iqiqiqiiq", log) == (52, -1, 1, NOW, delay, 700, 100, 7, 0)
-    assert struct.unpack_from(">iqiqiqiiq", log, 52) == (52, 0, 1, NOW, delay, 800, 100, 8, 0)
-    assert struct.unpack_from(">iqiqiqiiq", log, 104) == (52, 52, 5, NOW, delay, 900, 100, 9, 0)
+    assert struct.unpack_from(">iqiqiqii", log) == (52, -1, 1, NOW, delay, 700, 100, 7)
+    assert struct.unpack_from(">iqiqiqii", log, 52) == (52, 0, 1, NOW, delay, 800, 100, 8)
+    assert struct.unpack_from(">iqiqiqii", log, 104) == (52, 52, 5, NOW, delay, 900, 100, 9)
+    # Ours, in bytes that Apache's brokers write as 0 and never read.
+    assert struct.unpack_from(">4sI", log, 44) == (b"CRC1", zlib.crc32(log[:44]))
     second = (NOW + delay) // 1_000
     wheel = (tmp_path / "timerwheel").read_bytes()
-    assert struct.unpack_from(">qqqii", wheel, second % 1_209_600 * 32) == (second, 0, 104, 1, 0)
+    at = second % 1_209_600 * 32
+    assert struct.unpack_from(">qqqi", wheel, at) == (second, 0, 104, 1)
+    assert struct.unpack_from(">I", wheel, at + 28) == (zlib.crc32(wheel[at : at + 28]),)  # Apache leaves it alone
     check = (tmp_path / "config" / "timercheck").read_bytes()
     assert len(check) == 4_096
     assert struct.unpack_from(">7q", check) == (NOW, 3 * 52, 9, 9, 0, NOW, 1)
@@ -299,7 +304,8 @@ def test_without_a_checkpoint_timers_rather_come_twice_than_never(tmp_path: Path
     due(store, NOW + 9 * SECOND_MS)
     save(store)
     store.close()
-    (tmp_path / "config" / "timercheck").unlink()
+    for name in ("timercheck", "timercheck.bak"):
+        (tmp_path / "config" / name).unlink()
     assert due(opened(tmp_path, now_ms=NOW + HOUR_MS), NOW + 9 * SECOND_MS) == [(NOW + SECOND_MS, 0)]
 
 
@@ -345,3 +351,116 @@ def test_empty_seconds_are_passed_over_also_where_the_wheel_begins_anew(tmp_path
     assert store.read_ms == begins_ms + SECOND_MS
     store.skip_empty(begins_ms + 9 * SECOND_MS)
     assert due(store, store.read_ms + SECOND_MS) == [(begins_ms + 5 * SECOND_MS, 0)]
+
+
+# --- rot
+
+
+def spoil(path: Path, position: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(data)
+
+
+def flip(path: Path, position: int, bit: int) -> None:
+    spoil(path, position, bytes([path.read_bytes()[position] ^ 1 << bit]))
+
+
+@pytest.mark.parametrize("position", range(UNIT_SIZE))
+def test_one_flipped_bit_of_a_unit_has_all_timers_set_again(tmp_path: Path, position: int) -> None:
+    store = opened(tmp_path)
+    for number in range(10):
+        put(store, number, NOW + number * SECOND_MS)
+    due(store, NOW + 5 * SECOND_MS)
+    save(store)
+    store.close()
+    flip(tmp_path / "timerlog" / f"{0:020}", 4 * UNIT_SIZE + position, position % 8)
+    store = opened(tmp_path, queue=range(2, 10))
+    assert (store.queue_offset, store.replayed_below, store.read_ms) == (2, 10, NOW + 5 * SECOND_MS)
+    assert store.is_replaying
+    assert store.saved_queue_offset == 2, "the commit log keeps what is to be set again"
+    assert (tmp_path / "timerlog.bad").is_dir()
+    assert store.take_checkpoint(NOW, always=True) is None, "a start in the middle begins here again"
+    for number in range(5, 10):
+        put(store, number, NOW + number * SECOND_MS)
+    assert [number for _, number in due(store, NOW + 10 * SECOND_MS)] == [5, 6, 7, 8, 9]
+    save(store)
+    store.close()
+    assert not opened(tmp_path).is_replaying
+
+
+@pytest.mark.parametrize("position", range(SLOT_SIZE))
+def test_one_flipped_bit_of_a_slot_is_mended_from_the_log(tmp_path: Path, position: int) -> None:
+    store = opened(tmp_path)
+    for number in range(20):
+        put(store, number, NOW + number % 7 * SECOND_MS)
+    save(store)
+    store.close()
+    wheel = tmp_path / "timerwheel"
+    at = (NOW // 1_000 + 3) % SLOTS * SLOT_SIZE
+    flip(wheel, at + position, position % 8)
+    store = opened(tmp_path)
+    assert sorted(number for _, number in due(store, NOW + 10 * SECOND_MS)) == list(range(20))
+    assert not store.is_replaying
+
+
+@pytest.mark.parametrize("position", range(SLOT_SIZE))
+def test_a_slot_that_rots_while_it_is_used_is_noticed(tmp_path: Path, position: int) -> None:
+    store = opened(tmp_path)
+    for number in range(20):
+        put(store, number, NOW + number % 7 * SECOND_MS)
+    save(store)
+    flip(tmp_path / "timerwheel", (NOW // 1_000 + 3) % SLOTS * SLOT_SIZE + position, position % 8)
+    found: set[int] = set()
+    while store.read_ms < NOW + 10 * SECOND_MS:
+        try:
+            store.skip_empty(NOW + 10 * SECOND_MS)
+            found |= {unit.physical_offset // RECORD_BYTES for _, unit in store.due()}
+            store.next_second()
+        except WheelDamaged as damage:
+            store.mend(str(damage), range(20))
+    assert found == set(range(20))
+
+
+def test_what_apaches_broker_wrote_is_taken_and_gets_checksums(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    for number in range(10):
+        put(store, number, NOW + SECOND_MS)
+    save(store)
+    store.close()
+    for number in range(10):
+        spoil(tmp_path / "timerlog" / f"{0:020}", number * UNIT_SIZE + 44, bytes(8))
+    spoil(tmp_path / "timerwheel", (NOW // 1_000 + 1) % SLOTS * SLOT_SIZE + 28, bytes(4))
+    store = opened(tmp_path)
+    assert [number for _, number in due(store, NOW + 2 * SECOND_MS)] == list(range(10))
+    assert not store.is_replaying
+    assert b"CRC1" in (tmp_path / "timerlog" / f"{0:020}").read_bytes()
+
+
+@pytest.mark.parametrize("position", range(4 * 8))
+@pytest.mark.parametrize("bit", [0, 4, 7])
+def test_a_flipped_bit_of_the_checkpoint_changes_nothing(tmp_path: Path, position: int, bit: int) -> None:
+    path = tmp_path / "timercheck"
+    checkpoint = TimerCheckpoint(NOW, 5 * UNIT_SIZE, 9, 3)
+    checkpoint.save(path)
+    flip(path, position, bit)
+    assert TimerCheckpoint.load(path) == checkpoint
+
+
+@pytest.mark.parametrize("size", [0, 10, 56, 2_000, 2_600])
+def test_a_checkpoint_cut_short_is_taken_from_its_backup(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "timercheck"
+    checkpoint = TimerCheckpoint(NOW, 5 * UNIT_SIZE, 9, 3)
+    checkpoint.save(path)
+    os.truncate(path, size)
+    found = TimerCheckpoint.load(path)
+    assert found is not None
+    assert (found.read_ms, found.log_end, found.queue_offset) == (NOW, 5 * UNIT_SIZE, 9)
+
+
+def test_a_checkpoint_that_apaches_broker_wrote_later_counts(tmp_path: Path) -> None:
+    path = tmp_path / "timercheck"
+    TimerCheckpoint(NOW, 5 * UNIT_SIZE, 9, 3).save(path)
+    later = TimerCheckpoint(NOW + HOUR_MS, 7 * UNIT_SIZE, 9)
+    spoil(path, 0, later.encoded())
+    assert TimerCheckpoint.load(path) == later
