@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import re
 from pathlib import Path
 
-from cosmodrome.broker.statistics import SAMPLE_MS
+from cosmodrome.broker.statistics import SAMPLE_MS, PutTimes
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.config import BrokerConfig, FlushDiskType, StoreConfig, parse_properties
 from cosmodrome.model import Subscription
@@ -20,12 +22,13 @@ from cosmodrome.wire.requests import (
     PopMessage,
     PopReply,
     SendBack,
+    SendMessage,
     TopicHeader,
     UpdateConsumerOffset,
     ViewBrokerStats,
 )
 from tests.system.cluster import SMALL_STORE
-from tests.system.wired import GROUP, Wired, wired
+from tests.system.wired import GROUP, Wired, until, wired
 
 PATHS = ("storePathCommitLog", "storePathConsumeQueue", "storePathIndex", "storeCheckpoint", "abortFile")
 
@@ -153,6 +156,91 @@ async def test_the_runtime_info_speaks_of_traffic_and_disk(tmp_path: Path) -> No
     assert int(table["commitLogMaxOffset"]) == int(table["putMessageSizeTotal"]) > 0
     assert int(table["earliestMessageTimeStamp"]) == int(table["bootTimestamp"])
     assert 0 < float(table["commitLogDiskRatio"]) < 1
+
+
+async def runtime_info(client: Wired) -> dict[str, str]:
+    return dict(KVTable.decode(bytes((await client.ask(RequestCode.GET_BROKER_RUNTIME_INFO)).body)).table)
+
+
+# What Apache's 4.9.7 and 5.3.3 say; some of it in one of them only.
+WHOLE_NUMBERS = (
+    *("bootTimestamp", "brokerVersion", "commitLogMaxOffset", "commitLogMinOffset", "dispatchBehindBytes"),
+    *("dispatchMaxBuffer", "earliestMessageTimeStamp", "getMessageEntireTimeMax", "pageCacheLockTimeMills"),
+    *("msgGetTotalTodayMorning", "msgGetTotalTodayNow", "msgGetTotalYesterdayMorning"),
+    *("msgPutTotalTodayMorning", "msgPutTotalTodayNow", "msgPutTotalYesterdayMorning"),
+    *("putMessageEntireTimeMax", "putMessageFailedTimes", "putMessageSizeTotal", "putMessageTimesTotal"),
+    *("remainTransientStoreBufferNumbs", "startAcceptSendRequestTimeStamp"),
+    *("timerCongestNum", "timerOffsetBehind", "timerReadBehind"),
+    *("EndTransactionQueueSize", "EndTransactionThreadPoolQueueCapacity"),
+    *(
+        f"{kind}ThreadPoolQueue{what}"
+        for kind in ("send", "pull", "litePull", "query", "ack")
+        for what in ("Size", "Capacity", "HeadWaitTimeMills")
+    ),
+)
+NUMBERS = (
+    *("commitLogDiskRatio", "consumeQueueDiskRatio", "putMessageAverageSize", "putLatency99", "putLatency999"),
+    *("timerEnqueueTps", "timerDequeueTps"),
+)
+RATES = ("putTps", "getFoundTps", "getMissTps", "getTotalTps", "getTransferredTps", "getTransferedTps")
+
+
+async def test_the_runtime_info_has_every_key_of_apaches_in_its_form(tmp_path: Path) -> None:
+    """Exporters for dashboards read them all, and fail on a single one that is missing or cannot be parsed."""
+    async with wired(tmp_path) as client:
+        await client.send("t", b"body", DELAY="1")
+        await until(lambda: len(client.stored("t")) == 1)
+        table = await runtime_info(client)
+    assert all(int(table[key]) >= 0 for key in WHOLE_NUMBERS)
+    assert all(float(table[key]) >= 0 for key in NUMBERS)
+    for key in RATES:
+        assert len([float(word) for word in table[key].split(" ")]) == 3, key
+    assert table["getTransferredTps"] == table["getTransferedTps"]
+    assert re.fullmatch(r"Total : \d+\.\d [KMGTPE]iB, Free : \d+\.\d [KMGTPE]iB\.", table["commitLogDirCapacity"])
+    assert re.fullmatch(r"\d+ B|\d+\.\d [KMGTPE]iB", table["remainHowManyDataToFlush"])
+    classes = [word.split(":") for word in table["putMessageDistributeTime"].split(" ")]
+    assert (len(classes), classes[0][0], classes[-1][0]) == (13, "[<=0ms]", "[10s~]")
+    assert table["scheduleMessageOffset_1"] == "1,1"
+    assert table["brokerActive"] == "true"
+
+
+async def test_the_runtime_info_tells_of_timers_and_failed_puts(tmp_path: Path) -> None:
+    clock = FakeClock()
+    async with wired(tmp_path, clock=clock) as client:
+        for number in range(3):
+            await client.send("t", b"body", TIMER_DELAY_SEC=str(2 * number + 1))
+        table = await runtime_info(client)
+        assert (table["timerOffsetBehind"], table["timerCongestNum"]) == ("3", "0")
+        while len(client.stored("t")) == 0:
+            await clock.advance(500)
+            await asyncio.sleep(0.01)
+        table = await runtime_info(client)
+        assert (table["timerOffsetBehind"], table["timerCongestNum"]) == ("0", "2")
+        while float(table["timerDequeueTps"]) == 0:
+            await clock.advance(500)
+            await asyncio.sleep(0.01)
+            table = await runtime_info(client)
+        assert float(table["timerEnqueueTps"]) > 0
+
+        header = SendMessage("p", "t", "TBW102", 1, 0, 0, 0, 0, "a\x01" + "x" * 33_000)
+        assert (await client.call(RequestCode.SEND_MESSAGE, header, b"b")).code == ResponseCode.MESSAGE_ILLEGAL
+        assert (await runtime_info(client))["putMessageFailedTimes"] == "1"
+
+
+def test_how_long_puts_took_is_told_by_apaches_classes() -> None:
+    times = PutTimes()
+    times.pass_by(0, 0)
+    for took_ms in (1, 9, 10, 499, 500, 9_999, 10_000, 123_456):
+        times.note(took_ms)
+    times.pass_by(10_000, 1_000)
+    assert times.text() == (
+        "[<=0ms]:992 [0~10ms]:2 [10~50ms]:1 [50~100ms]:0 [100~200ms]:0 [200~500ms]:1 [500ms~1s]:1 "
+        "[1~2s]:0 [2~3s]:0 [3~4s]:0 [4~5s]:0 [5~10s]:1 [10s~]:2"
+    )
+    assert (times.quantile(0.99), times.quantile(0.995), times.quantile(0.999)) == (0.0, 10.0, 10_000.0)
+    for minute in (1, 2):
+        times.pass_by(minute * 60_000, 1_000 + minute)
+    assert (times.text().split(" ")[0], times.quantile(0.999), times.max_ms) == ("[<=0ms]:1", 0.0, 123_456)
 
 
 async def test_the_config_makes_the_same_broker_again(tmp_path: Path) -> None:

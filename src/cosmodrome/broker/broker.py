@@ -29,7 +29,7 @@ from cosmodrome.broker.request_modes import RequestModes
 from cosmodrome.broker.statistics import SAMPLE_MS, Statistics
 from cosmodrome.broker.tables import SavedTable
 from cosmodrome.broker.timers import Timers
-from cosmodrome.broker.topics import Topics, check_table
+from cosmodrome.broker.topics import TIMER_TOPIC, Topics, check_table
 from cosmodrome.broker.transactions import Transactions
 from cosmodrome.clock import Clock, SystemClock
 from cosmodrome.codes import RequestCode
@@ -171,7 +171,7 @@ class Broker:
             self._put_delivered,
             save_every_ms=store_config.flush_delay_offset_interval,
         )
-        self.timers = Timers(self.store, store_config, self._root, self.clock, self._put_delivered)
+        self.timers = Timers(self.store, store_config, self._root, self.clock, self._put_timed)
         self.transactions = Transactions(
             self.store,
             self.offsets,
@@ -447,6 +447,12 @@ class Broker:
         """A message whose time has come is not looked at again: it still says which delay it had."""
         message.store_host = self.packed_address
         return self._append_counted(message)
+
+    def _put_timed(self, message: StoreMessage) -> Appended:
+        """A message out of the timer wheel; one that is too far ahead for one turn goes back behind the others."""
+        if message.topic != TIMER_TOPIC:
+            self.statistics.timed_out()
+        return self._put_delivered(message)
 
     def _append_counted(self, message: StoreMessage) -> Appended:
         appended = self.store.append(message)

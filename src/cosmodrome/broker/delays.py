@@ -115,6 +115,13 @@ class Delays:
     def levels(self) -> int:
         return len(self._delays_ms)
 
+    def progress(self) -> dict[int, tuple[int, int]]:
+        """Level → how far it is delivered, and where its queue ends."""
+        levels = sorted(self._offsets.levels)
+        return {
+            level: (self._offsets.next(level), self._store.max_offset(SCHEDULE_TOPIC, level - 1)) for level in levels
+        }
+
     def arrived(self, queue_id: int) -> None:
         """A message came into a queue of SCHEDULE_TOPIC_XXXX."""
         if queue_id + 1 not in self._look_at:

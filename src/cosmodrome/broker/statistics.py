@@ -9,10 +9,11 @@ Apache keeps GET_FROM_DISK and DLQ_PUT figures and never adds to them, and only 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, datetime
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from cosmodrome.store.message import ReadResult
 
@@ -146,9 +147,13 @@ class Statistics:
         self._sampled_ms = now_ms
         self.born_ms = now_ms
         self._missed = Counter()
+        self._timed_out = Counter()
+        self.put_times = PutTimes()
+        self.longest_get_ms = 0.0
         self.put_all = self._figure("BROKER_PUT", cluster)
         self.got_all = self._figure("BROKER_GET", cluster)
         self.missed_all = self._figure("BROKER_GET_MISS", cluster)
+        self.timed_out_all = self._figure("BROKER_TIMER_DEQUEUE", cluster)
         self._mornings = Mornings(now_ms)
 
     # --- told while serving
@@ -163,11 +168,13 @@ class Statistics:
         counter.times += 1
         if took_ms:
             counter.took_ms += took_ms
+            self.put_times.note(took_ms)
 
     def put_took(self, topic: str, queue_id: int, took_ms: float) -> None:
         """What was put before has now become as safe as promised, so much later."""
         if (counter := self._puts.get((topic, queue_id))) is not None:
             counter.took_ms += took_ms
+            self.put_times.note(took_ms)
 
     def got(self, topic: str, queue_id: int, group: str, result: ReadResult) -> None:
         """One pull or pop brought this."""
@@ -179,8 +186,14 @@ class Statistics:
         counter.times += 1
         counter.took_ms += result.took_ms
         counter.next_offset = result.next_offset
+        if result.took_ms > self.longest_get_ms:
+            self.longest_get_ms = result.took_ms
         if result.slow:
             self.note(FROM_DISK, topic, group, result.count, result.size)
+
+    def timed_out(self) -> None:
+        """One message came out of the timer wheel."""
+        self._timed_out.times += 1
 
     def missed(self) -> None:
         """One pull brought nothing."""
@@ -226,6 +239,9 @@ class Statistics:
                 yield
         if (amount := self._missed.take()) is not None:
             self.missed_all.add(amount, now_ms)
+        if (amount := self._timed_out.take()) is not None:
+            self.timed_out_all.add(amount, now_ms)
+        self.put_times.pass_by(now_ms, self.put_all.total.times)
         self._sampled_ms = now_ms
         for window in (*_WINDOWS, TEN_MINUTES):
             if now_ms >= self._due[window]:
@@ -328,9 +344,78 @@ class Statistics:
             rates.append(_per_second(of(amount), elapsed_ms))
         return rates
 
+    def put_tps(self, topic: str) -> float:
+        """Return how many messages a second the topic got in the last ten seconds that were sampled."""
+        figure = self._figures.get(("TOPIC_PUT", topic))
+        if figure is None:
+            return 0.0
+        amount, elapsed_ms = figure.within(MINUTE, self._sampled_ms, SAMPLE_MS)
+        return _per_second(amount.messages, elapsed_ms)
+
     @property
     def mornings(self) -> Mapping[str, int]:
         return self._mornings.totals(self.put_all.total.messages, self.got_all.total.messages)
+
+
+class PutTimes:
+    """How long puts took, in whole milliseconds: the longest since the start, and all of the last two minutes.
+
+    Only those that took any time are told of; the others follow from how many puts there were.
+    """
+
+    # The first milliseconds of Apache's classes, with their names; before the first of them comes 0.
+    _CLASSES: ClassVar = (
+        *((0, "<=0ms"), (1, "0~10ms"), (10, "10~50ms"), (50, "50~100ms"), (100, "100~200ms"), (200, "200~500ms")),
+        *((500, "500ms~1s"), (1_000, "1~2s"), (2_000, "2~3s"), (3_000, "3~4s"), (4_000, "4~5s"), (5_000, "5~10s")),
+        (10_000, "10s~"),
+    )
+    _LONGEST_MS = 10_000  # what took longer is one class
+
+    def __init__(self) -> None:
+        self.max_ms = 0
+        self._now: dict[int, int] = {}
+        self._before: dict[int, int] = {}
+        self._puts = self._puts_now = self._puts_before = 0  # in all; and in all when the two minutes began
+        self._began_ms: int | None = None
+
+    def note(self, took_ms: float) -> None:
+        """One put took so long, a millisecond or more."""
+        whole_ms = round(took_ms)
+        self.max_ms = max(self.max_ms, whole_ms)
+        key = min(whole_ms, self._LONGEST_MS)
+        self._now[key] = self._now.get(key, 0) + 1
+
+    def pass_by(self, now_ms: int, puts: int) -> None:
+        """Note how many puts there have been; what is older than two minutes is forgotten."""
+        self._puts = puts
+        if self._began_ms is None or now_ms - self._began_ms >= MINUTE.span_ms:
+            self._before, self._now = self._now, {}
+            self._puts_before, self._puts_now = self._puts_now, puts
+            self._began_ms = now_ms
+
+    def _counts(self) -> dict[int, int]:
+        """Milliseconds → puts, in their order."""
+        counts = {key: self._now.get(key, 0) + self._before.get(key, 0) for key in self._now.keys() | self._before}
+        instant = self._puts - self._puts_before - sum(counts.values())
+        return dict(sorted({0: max(instant, 0) + counts.pop(0, 0), **counts}.items()))
+
+    def quantile(self, share: float) -> float:
+        """Return what this share of the puts took at most."""
+        counts = self._counts()
+        wanted = share * sum(counts.values())
+        for took_ms, count in counts.items():
+            wanted -= count
+            if wanted <= 0:
+                return float(took_ms)
+        return 0.0
+
+    def text(self) -> str:
+        """Return how many puts there were of each of Apache's classes."""
+        firsts = [first for first, _ in self._CLASSES]
+        sums = [0] * len(firsts)
+        for took_ms, count in self._counts().items():
+            sums[bisect_right(firsts, took_ms) - 1] += count
+        return " ".join(f"[{name}]:{count}" for (_, name), count in zip(self._CLASSES, sums, strict=True))
 
 
 class Mornings:

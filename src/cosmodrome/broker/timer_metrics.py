@@ -24,6 +24,10 @@ class TimerMetrics(SavedTable):
     def pending(self, topic: str) -> int:
         return self._pending.get(topic, (0, 0))[0]
 
+    @property
+    def all_pending(self) -> int:
+        return sum(max(count, 0) for count, _ in self._pending.values())
+
     def add(self, topic: str, count: int) -> None:
         self._pending[topic] = (self.pending(topic) + count, self._clock.now_ms())
         self.changed()

@@ -143,6 +143,11 @@ class Timers:
         """Everything that was due before this time has been put where it belongs."""
         return self.pending.read_ms
 
+    @property
+    def unset(self) -> int:
+        """How many messages of the timer topic are not in the wheel yet."""
+        return max(self._store.max_offset(TIMER_TOPIC, _QUEUE) - self.pending.queue_offset, 0)
+
     def needed_from(self) -> int | None:
         """Return where in the log the first message lies that is not delivered, or whose copy is not on disk."""
         first = max(self.pending.saved_queue_offset, self._store.min_offset(TIMER_TOPIC, _QUEUE))

@@ -79,6 +79,7 @@ class MessageStore:
         self.cleaner: Cleaner
         self.messages_put = 0
         self.bytes_put = 0
+        self.puts_failed = 0
 
     @classmethod
     def open(
@@ -268,6 +269,7 @@ class MessageStore:
         )
 
     def _illegal(self) -> MessageIllegal:
+        self.puts_failed += 1
         limit = self._config.max_message_size
         return MessageIllegal(
             "the message is illegal, maybe msg body or properties length not matched. "
@@ -280,10 +282,12 @@ class MessageStore:
             self._catch_up()
         refusal = self._gate.refusal()
         if refusal is not None:
+            self.puts_failed += 1
             raise refusal
 
     def _failed(self, error: OSError) -> ServiceNotAvailable:
         """A full disk passes. After any other failure nothing is written again."""
+        self.puts_failed += 1
         if error.errno not in NO_ROOM:
             self._refuse(f"the disk failed: {error}")
         return ServiceNotAvailable(self._gate.reason or f"service not available now: the disk has no room: {error}")

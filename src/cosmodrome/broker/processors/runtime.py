@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import shutil
 from typing import TYPE_CHECKING
 
 from cosmodrome.broker.statistics import Rate
+from cosmodrome.broker.topics import TIMER_TOPIC
 from cosmodrome.codes import OUR_VERSION
-from cosmodrome.config import StoreConfig, properties_text
+from cosmodrome.config import KIB, StoreConfig, properties_text
 from cosmodrome.errors import RequestError
 from cosmodrome.net.connection import Connection
 from cosmodrome.numbers import MAX_INT, parse_int
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
     from cosmodrome.broker.broker import Broker
 
 _FALL_TIME = "GROUP_GET_FALL_TIME"
+_NO_LIMIT = 2**31 - 1  # as Apache tells it: requests wait in no queue before a thread, only sends for the disk
+_UNITS = "KMGTPE"
 _BEHIND = ("GROUP_GET_FALL_SIZE", _FALL_TIME)
 
 
@@ -72,7 +77,7 @@ def _with_paths(broker: Broker) -> StoreConfig:
 
 async def get_runtime_info(broker: Broker, _connection: Connection, command: Command) -> Command:
     """GET_BROKER_RUNTIME_INFO: the figures that mqadmin and dashboards show."""
-    table = {**_life(broker), **_traffic(broker), **await _disk(broker)}
+    table = {**_life(broker), **_traffic(broker), **_waiting(broker), **await _disk(broker)}
     return command.reply(body=KVTable({name: str(value) for name, value in table.items()}).encode())
 
 
@@ -97,9 +102,19 @@ def _traffic(broker: Broker) -> dict[str, object]:
         "getFoundTps": _rates_text(found),
         "getMissTps": _rates_text(misses),
         "getTotalTps": _rates_text([a + b for a, b in zip(found, misses, strict=True)]),
-        "getTransferredTps": _rates_text(statistics.per_second(got, lambda amount: amount.messages)),
+        # Apache's 4.9 and the tools made for it spell it with one r.
+        **dict.fromkeys(
+            ("getTransferredTps", "getTransferedTps"),
+            _rates_text(statistics.per_second(got, lambda amount: amount.messages)),
+        ),
+        "getMessageEntireTimeMax": round(statistics.longest_get_ms),
         "putMessageTimesTotal": store.messages_put,
         "putMessageSizeTotal": store.bytes_put,
+        "putMessageFailedTimes": store.puts_failed,
+        "putMessageEntireTimeMax": statistics.put_times.max_ms,
+        "putMessageDistributeTime": statistics.put_times.text(),
+        "putLatency99": f"{statistics.put_times.quantile(0.99):.2f}",
+        "putLatency999": f"{statistics.put_times.quantile(0.999):.2f}",
         "putMessageAverageSize": store.bytes_put / store.messages_put if store.messages_put else 0.0,
     }
     return {**table, **statistics.mornings, **_queues(broker)}
@@ -112,12 +127,35 @@ def _queues(broker: Broker) -> dict[str, object]:
     for kind in ("send", "pull", "litePull", "query", "ack"):
         table[f"{kind}ThreadPoolQueueSize"] = broker.store.flusher.waiters if kind == "send" else 0
         table[f"{kind}ThreadPoolQueueHeadWaitTimeMills"] = 0
+        table[f"{kind}ThreadPoolQueueCapacity"] = (
+            config.send_thread_pool_queue_capacity if kind == "send" else _NO_LIMIT
+        )
     return {
         **table,
-        "sendThreadPoolQueueCapacity": config.send_thread_pool_queue_capacity,
+        "EndTransactionQueueSize": 0,
+        "EndTransactionThreadPoolQueueCapacity": _NO_LIMIT,
+        "remainTransientStoreBufferNumbs": _NO_LIMIT,
+        "startAcceptSendRequestTimeStamp": 0,
         "pageCacheLockTimeMills": 0,
         "requestsTurnedAway": broker.overload.turned_away,
         "skippedRecords": broker.store.skipped.count,
+    }
+
+
+def _waiting(broker: Broker) -> dict[str, object]:
+    """What waits for its time: in the timer wheel, and in the queue of each delay level."""
+    timers, statistics = broker.timers, broker.statistics
+    behind_ms = broker.clock.now_ms() - timers.delivered_ms if timers.is_enabled else 0
+    left = statistics.per_second(statistics.timed_out_all, lambda amount: amount.times)[0]
+    return {
+        "timerReadBehind": max(behind_ms, 0) // 1_000,
+        "timerOffsetBehind": timers.unset if timers.is_enabled else 0,
+        "timerCongestNum": timers.metrics.all_pending,
+        "timerEnqueueTps": statistics.put_tps(TIMER_TOPIC),
+        "timerDequeueTps": left,
+        **{
+            f"scheduleMessageOffset_{level}": f"{done},{end}" for level, (done, end) in broker.delays.progress().items()
+        },
     }
 
 
@@ -125,6 +163,7 @@ async def _disk(broker: Broker) -> dict[str, object]:
     store = broker.store
     await store.cleaner.measure()
     shares = store.cleaner.shares
+    total, _, free = await asyncio.to_thread(shutil.disk_usage, broker.store_config.store_path_root_dir)
     first = store.record_at(store.min_physical_offset)
     return {
         "commitLogMinOffset": store.min_physical_offset,
@@ -133,8 +172,18 @@ async def _disk(broker: Broker) -> dict[str, object]:
         "consumeQueueDiskRatio": shares.get("CQ", 0.0),
         "earliestMessageTimeStamp": -1 if first is None else head_at(first, 0, len(first)).store_timestamp,
         "dispatchBehindBytes": store.dispatch_behind_bytes,
-        "remainHowManyDataToFlush": store.max_physical_offset - store.flusher.flushed,
+        "dispatchMaxBuffer": 0,  # nothing is buffered between log and queues
+        "commitLogDirCapacity": f"Total : {_size_text(total)}, Free : {_size_text(free)}.",
+        "remainHowManyDataToFlush": _size_text(store.max_physical_offset - store.flusher.flushed),
     }
+
+
+def _size_text(size: int) -> str:
+    """A number of bytes as Apache writes it: tools for dashboards read the unit."""
+    if size < KIB:
+        return f"{size} B"
+    power = min((size.bit_length() - 1) // 10, len(_UNITS))
+    return f"{size / KIB**power:.1f} {_UNITS[power - 1]}iB"
 
 
 def _rates_text(rates: list[float]) -> str:
