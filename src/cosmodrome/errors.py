@@ -167,8 +167,8 @@ class ConsumeTimeout(RequestError):
 class RequestCodeNotSupported(RequestError):
     code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
-    def __init__(self, code: int) -> None:
-        super().__init__(f" request type {code} not supported")
+    def __init__(self, code: int, reason: str = "") -> None:
+        super().__init__(f" request type {code} not supported{f': {reason}' if reason else ''}")
 
 
 class ClientError(CosmodromeError):

@@ -130,6 +130,13 @@ def test_a_type_of_messages_is_set_changed_and_removed(cluster: Cluster, fresh: 
         assert ask(cluster, *created(topic, change)).code == ResponseCode.SUCCESS
 
 
+def test_a_static_topic(cluster: Cluster, fresh: Fresh) -> None:
+    """4.9.7 has none either, and says only that it does not know the request."""
+    reply = ask(cluster, RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC, created(fresh("topic"))[1], b"{}")
+    assert (reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED) == (cluster.name != NEW)
+    assert ("static topics" in (reply.remark or "")) == (cluster.name == OURS)
+
+
 @pytest.mark.parametrize("topic", [*CLOSED, *CLOSED_HERE])
 def test_a_topic_of_the_brokers_own(cluster: Cluster, topic: str) -> None:
     """Apache's brokers take what is sent to the two topics that begin with rmq_sys_, and believe it."""

@@ -129,6 +129,38 @@ async def test_a_store_with_an_attribute_that_harms_nothing_is_opened(
     assert caplog.text.count("topic attribute without effect: topic=orders") == 2
 
 
+# --- static topics
+
+
+async def test_a_static_topic_is_refused_in_words(client: Wired) -> None:
+    reply = await client.call(RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC, CreateTopic(TOPIC, 1, 1, 6, "TBW102"), b"{}")
+    assert reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    assert reply.remark is not None
+    for words in ("513 not supported", "static topics", "updateTopic"):
+        assert words in reply.remark
+
+
+@pytest.mark.parametrize("table", [b'{"topicQueueMappingInfoMap":{}}', b"", b"nonsense", None])
+async def test_a_store_without_static_topics_is_opened(tmp_path: Path, table: bytes | None) -> None:
+    path = tmp_path / "config" / "topicQueueMapping.json"
+    path.parent.mkdir()
+    if table is not None:
+        path.write_bytes(table)
+    async with running_broker(tmp_path, "", BrokerConfig(broker_name="broker-a"), SMALL_STORE):
+        pass
+
+
+async def test_a_store_with_static_topics_is_not_opened(tmp_path: Path) -> None:
+    path = tmp_path / "config" / "topicQueueMapping.json"
+    path.parent.mkdir()
+    path.write_bytes(b'{"dataVersion":{},"topicQueueMappingInfoMap":{"orders":{"topic":"orders","currIdMap":{0:0}}}}')
+    before = files_of(tmp_path)
+    with pytest.raises(StoreError, match=r"topicQueueMapping\.json: orders: static topics are not supported"):
+        async with running_broker(tmp_path, "", BrokerConfig(broker_name="broker-a"), SMALL_STORE):
+            pass
+    assert files_of(tmp_path) == before
+
+
 # --- groups
 
 

@@ -144,8 +144,16 @@ def _in_turn(processor: Processor) -> Processor:
 _SERVED = {code: processor if code in AT_ONCE else _in_turn(processor) for code, processor in PROCESSORS.items()}
 
 
+# What of Apache's is refused on purpose, and what to do instead.
+_NOT_HERE: dict[int, str] = {
+    RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: (
+        "static topics, whose queues move between brokers, are not kept; create a plain topic (mqadmin updateTopic)"
+    ),
+}
+
+
 async def unsupported(_broker: Broker, _connection: Connection, command: Command) -> Command:
-    raise RequestCodeNotSupported(command.code)
+    raise RequestCodeNotSupported(command.code, _NOT_HERE.get(command.code, ""))
 
 
 async def refuse(command: Command, refusal: RequestError) -> Command:

@@ -29,7 +29,7 @@ from cosmodrome.broker.request_modes import RequestModes
 from cosmodrome.broker.statistics import SAMPLE_MS, Statistics
 from cosmodrome.broker.tables import SavedTable
 from cosmodrome.broker.timers import Timers
-from cosmodrome.broker.topics import TIMER_TOPIC, Topics, check_table
+from cosmodrome.broker.topics import TIMER_TOPIC, Topics, check_tables
 from cosmodrome.broker.transactions import Transactions
 from cosmodrome.clock import Clock, SystemClock
 from cosmodrome.codes import RequestCode
@@ -111,7 +111,7 @@ class Broker:
         self._net_config = net_config or NetConfig()
         self.store_config = store_config
         self._root = Path(store_config.store_path_root_dir)
-        check_table(self._root / "config" / "topics.json")
+        check_tables(self._root / "config")
         self.store = MessageStore.open(self._root, store_config, self.clock, self._arrived, used)
         self.store.on_stall = self._stalled
         self._caller = Caller(config=self._net_config)

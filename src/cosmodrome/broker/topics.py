@@ -6,6 +6,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from cosmodrome import state_file
 from cosmodrome.broker.pop.messages import revive_topic
@@ -36,9 +37,12 @@ from cosmodrome.model import (
     is_broker_only,
     retry_topic,
 )
+from cosmodrome.wire import fastjson
 from cosmodrome.wire.bodies import TopicConfigWrapper
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 
@@ -205,16 +209,29 @@ class Topics(SavedTable):
         return TopicConfigWrapper(self.data_version, self._topics).encode(pretty=True)
 
 
-def check_table(path: Path) -> None:
-    """StoreError if the stored table has topics that this version cannot serve; an unreadable one is left to `Topics`.
+def check_tables(folder: Path) -> None:
+    """StoreError if the stored tables have topics that this version cannot serve; bad files are left to `Topics`.
 
     It comes before the store is opened, and changes nothing: a recovery would write to the queues of such topics.
     """
+    stored = _read(folder / "topics.json", TopicConfigWrapper.decode)
+    if stored is not None:
+        _refuse_others(folder / "topics.json", stored.topics.values())
+    mappings = _read(folder / "topicQueueMapping.json", fastjson.loads)
+    static = mappings.get("topicQueueMappingInfoMap") if isinstance(mappings, dict) else None
+    if static:
+        raise StoreError(
+            f"{folder / 'topicQueueMapping.json'}: {', '.join(map(str, static))}: static topics are not supported. "
+            "Their offsets are not those of the queues here, so groups would skip messages or get them again. Delete "
+            "the topics with the broker that made them"
+        )
+
+
+def _read(path: Path, parse: Callable[[bytes], T]) -> T | None:
     try:
-        stored = TopicConfigWrapper.decode(path.read_bytes())
-    except Exception:  # whatever a parser makes of garbage
-        return
-    _refuse_others(path, stored.topics.values())
+        return parse(path.read_bytes())
+    except Exception:  # there is none, or whatever a parser makes of garbage
+        return None
 
 
 def _refuse_others(path: Path, topics: Iterable[TopicConfig]) -> None:
