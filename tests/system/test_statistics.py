@@ -243,6 +243,23 @@ def test_how_long_puts_took_is_told_by_apaches_classes() -> None:
     assert (times.text().split(" ")[0], times.quantile(0.999), times.max_ms) == ("[<=0ms]:1", 0.0, 123_456)
 
 
+async def test_the_runtime_info_tells_what_the_start_found_wrong_with_the_log(tmp_path: Path) -> None:
+    async with wired(tmp_path) as client:
+        for number in range(3):
+            await client.send("t", b"body %d" % number)
+        root = client.broker.store.paths.root
+    file = root / "commitlog" / f"{0:020d}"
+    data = file.read_bytes()
+    with file.open("r+b") as log:
+        log.seek(data.index(b"body 1"))
+        log.write(b"rot")
+    (root / "abort").write_text("1")  # the power failed
+    async with wired(tmp_path) as client:
+        table = KVTable.decode(bytes((await client.ask(RequestCode.GET_BROKER_RUNTIME_INFO)).body)).table
+    assert (table["startDamagedParts"], table["startLostMessages"], table["startKeptAsideBytes"]) == ("1", "1", "0")
+    assert int(table["startDamagedBytes"]) > 91
+
+
 async def test_the_config_makes_the_same_broker_again(tmp_path: Path) -> None:
     async with wired(tmp_path) as client:
         reply = await client.ask(RequestCode.GET_BROKER_CONFIG)

@@ -2,6 +2,7 @@
 
 from cosmodrome.store.message import Appended, AppendedBatch, Durability, GetStatus, ReadResult, StoreMessage
 from cosmodrome.store.message_store import MessageStore
+from cosmodrome.store.recovery import Recovered
 
 __all__ = [
     "Appended",
@@ -10,5 +11,6 @@ __all__ = [
     "GetStatus",
     "MessageStore",
     "ReadResult",
+    "Recovered",
     "StoreMessage",
 ]

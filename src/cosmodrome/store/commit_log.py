@@ -34,8 +34,8 @@ class CommitLog:
     """
 
     def __init__(self, directory: Path, file_size: int) -> None:
-        self._directory = directory
-        self._file_size = file_size
+        self.directory = directory
+        self.file_size = file_size
         directory.mkdir(parents=True, exist_ok=True)
         self.files = list_files(directory, file_size)
         for file in self.files:
@@ -80,8 +80,8 @@ class CommitLog:
 
         ServiceNotAvailable when there can be no next file; then nothing has changed: smaller ones may still fit.
         """
-        if size + BLANK_SIZE > self._file_size:
-            raise MessageIllegal(f"{size} bytes do not fit into a commit log file of {self._file_size} bytes")
+        if size + BLANK_SIZE > self.file_size:
+            raise MessageIllegal(f"{size} bytes do not fit into a commit log file of {self.file_size} bytes")
         if not self._making.acquire(timeout=MAX_ROLL_SECONDS):
             raise _no_next_file(f"it was not made within {MAX_ROLL_SECONDS} s")
         try:
@@ -98,12 +98,12 @@ class CommitLog:
 
     @property
     def _next_start(self) -> int:
-        return self.files[-1].start + self._file_size if self.files else self.end
+        return self.files[-1].start + self.file_size if self.files else self.end
 
     def _make(self) -> MappedFile:
         """Durable, so that a crash leaves no file behind one that is missing."""
         try:
-            return MappedFile.create(self._directory, self._next_start, self._file_size, durable=True)
+            return MappedFile.create(self.directory, self._next_start, self.file_size, durable=True)
         except OSError as error:
             if error.errno == errno.EIO:  # the disk is broken, not only full or in use
                 raise
@@ -138,7 +138,7 @@ class CommitLog:
 
     def slice(self, begin: int, end: int) -> memoryview:
         """These bytes of the log, which lie in one file."""
-        file = self.files[(begin - self.files[0].start) // self._file_size]
+        file = self.files[(begin - self.files[0].start) // self.file_size]
         return file.view[begin - file.start : end - file.start]
 
     def head_at(self, physical_offset: int) -> RecordHead | None:
@@ -153,11 +153,11 @@ class CommitLog:
         return head if head.physical_offset == physical_offset else None
 
     def file_at(self, physical_offset: int) -> MappedFile | None:
-        index = (physical_offset - self.start) // self._file_size
+        index = (physical_offset - self.start) // self.file_size
         return self.files[index] if 0 <= index < len(self.files) else None
 
     def next_file_start(self, physical_offset: int) -> int:
-        return (physical_offset // self._file_size + 1) * self._file_size
+        return (physical_offset // self.file_size + 1) * self.file_size
 
     def files_between(self, begin: int, end: int) -> list[MappedFile]:
         """The files that hold any byte of [begin, end)."""
@@ -185,7 +185,7 @@ class CommitLog:
         for file in reversed(later):
             cut += _used(file)
             self._remove(file)
-            sync_directory(self._directory)  # one after the other: a crash in between leaves no hole
+            sync_directory(self.directory)  # one after the other: a crash in between leaves no hole
         if self.files:
             file = self.files[-1]
             file.write_from(end - file.start)
@@ -200,8 +200,8 @@ class CommitLog:
     def _remove(self, file: MappedFile) -> None:
         """Take a file behind the cut away. One that holds anything is kept aside for whoever wants to look."""
         self.files.remove(file)
-        if any(file.view[:BLANK_SIZE]):
-            aside = aside_folder(self._directory)
+        if file.has_data(0):
+            aside = aside_folder(self.directory)
             aside.mkdir(exist_ok=True)
             file.close()
             file.path.replace(aside / file.path.name)
@@ -209,11 +209,15 @@ class CommitLog:
         else:
             file.delete()
 
+    def has_data_behind(self, end: int) -> bool:
+        """Whether any byte at or behind `end` is not zero."""
+        return any(file.has_data(max(end - file.start, 0)) for file in self.files if file.start + file.size > end)
+
     def sync(self) -> None:
         """Return once all files and their names are on disk."""
         for file in self.files:
             file.sync()
-        sync_directory(self._directory)
+        sync_directory(self.directory)
 
     def write_again(self, begin: int) -> None:
         """Let the next sync bring everything from `begin` on onto the disk, even what the system believes is there."""
@@ -244,7 +248,7 @@ def _scan_file(file: MappedFile, position: int, limit: int, visit: Visit, *, ver
         try:
             head = head_at(view, position, limit)
         except ProtocolError:
-            return file.size if _is_blank(file, position) else position
+            return file.size if _is_blank(file, position, verify=verify) else position
         if head.physical_offset != file.start + position or (verify and not is_complete(view, head)):
             return position
         visit(head)
@@ -252,11 +256,12 @@ def _scan_file(file: MappedFile, position: int, limit: int, visit: Visit, *, ver
     return position
 
 
-def _is_blank(file: MappedFile, position: int) -> bool:
+def _is_blank(file: MappedFile, position: int, *, verify: bool) -> bool:
     try:
-        return magic_at(file.view, position)[1] == BLANK_MAGIC
+        size, magic = magic_at(file.view, position)
     except ProtocolError:
         return False
+    return magic == BLANK_MAGIC and (not verify or size == file.size - position)
 
 
 def is_complete(view: memoryview, head: RecordHead) -> bool:

@@ -46,11 +46,13 @@ class ConsumeQueue:
         "_open_files",
         "fillers",
         "log_start",
+        "lost",
         "max_offset",
         "min_offset",
         "next_offset",
         "queue_id",
         "recovered_end",
+        "reserved",
         "topic",
         "topic_bytes",
     )
@@ -71,6 +73,8 @@ class ConsumeQueue:
         self.recovered_end = 0  # `max_offset` when the store was opened; what is behind it came since
         self.log_start = 0  # what `min_offset` was last corrected for
         self.fillers = 0  # entries made up since the queue was opened, because the log does not have their messages
+        self.lost: set[int] = set()  # of messages that damage took, and that no filler stands for yet
+        self.reserved = 0  # the next message gets this offset at least: those before it had one
         self._directory = directory
         self._file_size = file_size
         self._open_files = open_files
@@ -122,6 +126,34 @@ class ConsumeQueue:
         file.dirty = True
         self._dirty.append(file)
 
+    def lose(self, queue_offset: int, physical_offset: int) -> None:
+        """The message with this queue offset is lost: nothing leads to it any more, but its number stays taken."""
+        if self.max_offset <= queue_offset:
+            self.reserved = max(self.reserved, queue_offset + 1)
+            self.lost.add(queue_offset)
+        elif self._files and queue_offset * ENTRY_SIZE >= self._files[0].start:
+            found = self.entry(queue_offset)
+            if found[0] != physical_offset or found[1] in (0, FILLER_SIZE):
+                return
+            if queue_offset == self.max_offset - 1:
+                self.reserved = max(self.reserved, self.max_offset)
+                self.cut(self._end_of_entries(queue_offset))
+            else:
+                self._overwrite(queue_offset, _FILLER)
+
+    def _end_of_entries(self, queue_offset: int) -> int:
+        """`queue_offset`, or before: no filler is the last entry, for Apache's broker would take it for a place."""
+        first = self._files[0].start // ENTRY_SIZE
+        while queue_offset > first and self.entry(queue_offset - 1)[1] == FILLER_SIZE:
+            queue_offset -= 1
+        return queue_offset
+
+    def _overwrite(self, queue_offset: int, data: bytes) -> None:
+        file, position = self._locate(queue_offset)
+        (file.map or self._open_files.open(file))[position : position + ENTRY_SIZE] = data
+        if not file.dirty:
+            self._mark(file)
+
     def _go_to(self, queue_offset: int, physical_offset: int) -> bool:
         """Make `queue_offset` the next to be entered; False if the message is already there."""
         if queue_offset < self.max_offset:
@@ -139,10 +171,7 @@ class ConsumeQueue:
         found = self.entry(queue_offset)
         if found == entry or (found[0] != entry[0] and found[1] > 0):
             return
-        file, position = self._locate(queue_offset)
-        ENTRY.pack_into(file.map or self._open_files.open(file), position, *entry)
-        if not file.dirty:
-            self._mark(file)
+        self._overwrite(queue_offset, _pack_entry(*entry))
 
     def _begin(self, queue_offset: int) -> MappedFile:
         """The first file of a queue whose first entry is to be that of `queue_offset`."""
@@ -162,8 +191,13 @@ class ConsumeQueue:
                 file = self._create(file.start + file.size)
             count = min(queue_offset - self.max_offset, (file.size - file.position) // ENTRY_SIZE)
             self._write(file, _FILLER * count)
+            self.fillers += count - self._count_lost(self.max_offset, count)
             self.max_offset += count
-            self.fillers += count
+
+    def _count_lost(self, queue_offset: int, count: int) -> int:
+        lost = self.lost.intersection(range(queue_offset, queue_offset + count)) if self.lost else ()
+        self.lost.difference_update(lost)
+        return len(lost)
 
     def _create(self, start: int) -> MappedFile:
         file = MappedFile.create(self._directory, start, self._file_size)
@@ -240,7 +274,10 @@ class ConsumeQueue:
         physical_offset, size, _ = self.entry(queue_offset)
         if size == FILLER_SIZE:
             return False
-        return 0 <= physical_offset < log_start or holds(physical_offset, size, queue_offset)
+        if 0 <= physical_offset < log_start:
+            return True
+        before = self._physical_offset(queue_offset - 1) if queue_offset * ENTRY_SIZE > self._files[0].start else -1
+        return before < physical_offset and holds(physical_offset, size, queue_offset)
 
     def cut_back(self, physical_offset: int) -> None:
         """Keep the entries up to the first that is damaged or points at or behind `physical_offset`.
@@ -269,7 +306,8 @@ class ConsumeQueue:
         self.min_offset = min(self.min_offset, queue_offset)
 
     def _set_max(self, queue_offset: int) -> None:
-        self.max_offset = self.next_offset = queue_offset
+        self.max_offset = queue_offset
+        self.next_offset = max(queue_offset, self.reserved)
 
     def _delete(self, file: MappedFile) -> None:
         self._open_files.forget(file)

@@ -28,6 +28,7 @@ from cosmodrome.store.mapped_file import (
     written_end,
 )
 from cosmodrome.store.open_files import OpenFiles
+from cosmodrome.wire.record import MIN_SIZE
 
 _MANY_FILES = 64
 _THREADS = 16  # that wait for the disk at once, when many files are to be read or synced
@@ -42,13 +43,14 @@ class ConsumeQueues:
     def __init__(
         self, root: Path, file_size: int, open_files: OpenFiles, log: CommitLog, *, after_crash: bool = False
     ) -> None:
-        self._root = root
+        self.root = root
         self._file_size = -(-file_size // ENTRY_SIZE) * ENTRY_SIZE
         self._open_files = open_files
         self._log = log
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._dirty: list[MappedFile] = []
         self._log_start = log.start
+        self.settled_end = 0  # below it, the last broker entered everything that is in the log
         self._names = _queue_names(root)
         if after_crash:
             for path in [self._path(topic, queue_id) for topic, ids in self._names.items() for queue_id in ids]:
@@ -98,14 +100,17 @@ class ConsumeQueues:
     def _path(self, topic: str, queue_id: int) -> Path:
         if not 0 <= queue_id <= MAX_INT:
             raise InvalidParameter(f"{topic} has no queue {queue_id}")
-        return self._root / f"{check_topic(topic)}/{queue_id}"
+        return self.root / f"{check_topic(topic)}/{queue_id}"
 
     def _holds(self, topic: str, queue_id: int) -> Holds:
         def holds(physical_offset: int, size: int, queue_offset: int) -> bool:
             head = self._log.head_at(physical_offset)
-            if head is None or head.size != size:
+            is_settled = physical_offset + size <= self.settled_end
+            if head is None:
+                return is_settled and size >= MIN_SIZE  # a damaged record keeps its number
+            if head.size != size or head.is_lost_message:
                 return False
-            return (head.topic, head.queue_id, head.queue_offset) == (topic, queue_id, queue_offset)
+            return is_settled or (head.topic, head.queue_id, head.queue_offset) == (topic, queue_id, queue_offset)
 
         return holds
 
@@ -118,7 +123,7 @@ class ConsumeQueues:
 
     def claimed_ends(self) -> dict[QueueKey, int | None]:
         """Where the last record ends that is in each queue, if what the queues say can be believed; None: unknown."""
-        return _claimed_ends(self._root, self._keys())
+        return _claimed_ends(self.root, self._keys())
 
     def _keys(self) -> list[QueueKey]:
         return [(topic, queue_id) for topic in self.topics() for queue_id in self.ids(topic)]
@@ -131,7 +136,8 @@ class ConsumeQueues:
     def settle(self) -> None:
         """What was entered by a scan is all there is: the next messages come behind it."""
         for queue in self._queues.values():
-            queue.next_offset = queue.recovered_end = queue.max_offset
+            queue.recovered_end = queue.max_offset
+            queue.next_offset = max(queue.max_offset, queue.reserved)
             if queue.fillers or queue.log_start != self._log.start:
                 queue.correct_min(self._log.start)
 
@@ -160,7 +166,7 @@ class ConsumeQueues:
             if queue is not None:
                 queue.close()
         if self._names.pop(topic, None):
-            shutil.rmtree(self._root / check_topic(topic), ignore_errors=True)
+            shutil.rmtree(self.root / check_topic(topic), ignore_errors=True)
 
     def delete_older(self, topic: str, physical_offset: int) -> None:
         """Remove those queues of the topic that hold nothing at or behind `physical_offset`."""

@@ -122,6 +122,11 @@ class Dispatcher:
                 self._note(head.topic, head.queue_id, head.queue_offset, head.physical_offset, _NO_QUEUE)
                 return
             queue = self._queues.queue(head.topic, head.queue_id)
+        if head.is_lost_message:
+            queue.lose(head.queue_offset, head.physical_offset)
+            self.end = head.physical_offset + head.size
+            self.timestamp = head.store_timestamp
+            return
         at, size, sys_flag, timestamp = head.physical_offset, head.size, head.sys_flag, head.store_timestamp
         try:
             self.dispatch(queue, head.queue_offset, at, size, sys_flag, timestamp, head.properties)

@@ -52,6 +52,9 @@ class _QueueStandIn:
     def put(self, queue_offset: int, physical_offset: int, size: int, tags_code: int) -> None:
         self.entry = physical_offset, size, tags_code
 
+    def lose(self, queue_offset: int, physical_offset: int) -> None:
+        """A lost message has no entry."""
+
 
 class _IndexStandIn:
     def __init__(self) -> None:

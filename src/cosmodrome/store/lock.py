@@ -78,6 +78,14 @@ class AbortMark:
             return Exit.KILLED
         return Exit.DISK_FAILURE if lines[1:] == [_DISK_FAILED] else Exit.CRASH
 
+    @property
+    def is_ours(self) -> bool:
+        """The last user was not Apache's broker, whose log may be followed by what it cut off once."""
+        try:
+            return len(self._path.read_text(errors="replace").splitlines()) == 2
+        except FileNotFoundError:
+            return False
+
     def set(self) -> None:
         """OSError if that is not possible: without the mark, a crash would look like a clean exit."""
         self._write(f"{os.getpid()}\n{_boot_id()}")

@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from cosmodrome.errors import ProtocolError
-from cosmodrome.store.commit_log import is_complete
+from cosmodrome.store.commit_log import BLANK_SIZE, is_complete
+from cosmodrome.store.evidence import Evidence, Verdict, is_queued
 from cosmodrome.store.survey import FoundFile, LogView, data_end, data_ranges
-from cosmodrome.wire.record import BLANK_MAGIC, MAGIC_V1, MAGIC_V2, RecordHead, head_at, magic_at
+from cosmodrome.wire.record import (
+    BLANK_MAGIC,
+    CRC_MASK,
+    MAGIC_V1,
+    MAGIC_V2,
+    MIN_SIZE,
+    RecordHead,
+    body_span,
+    head_at,
+    magic_at,
+)
 
-_MAGICS = re.compile(b"|".join(re.escape(magic.to_bytes(4)) for magic in (MAGIC_V1, MAGIC_V2, BLANK_MAGIC)))
+_MAGICS = re.compile(b"|".join(re.escape(magic.to_bytes(4)) for magic in (MAGIC_V1, MAGIC_V2)))
 _MAGIC_AT = 4
+_MAX_BODY_BYTES = 16 * 1024 * 1024  # no frame, so no body, is larger; a checksum of more is not tried
+_MAX_CHAIN = 1000  # records that are followed to find one that a queue leads to
+_SECTOR_BYTES = 512  # what a disk writes at once, at least
+_ZEROS = bytes(_SECTOR_BYTES)
+_MAX_FOLLOWED = 1_000_000  # in one search; a hostile body may be full of chains
 
 
 class Damage(NamedTuple):
@@ -38,32 +55,283 @@ class Tail(NamedTuple):
 Found = RecordHead | Damage | Tail
 
 
-def walk(log: LogView, claimed_end: int, begin: int | None = None) -> Iterator[Found]:
+class Proof(NamedTuple):
+    """What is known about a log beside its own bytes.
+
+    The log was on disk up to `safe_end`, as a checkpoint says. If the queues are `complete`, no power was cut since
+    they were written: all but the last few records have their entries. `from_last_life` says that zeros followed the
+    log when its last broker started, so that nothing is left over from before a cut. Records of a topic below its
+    `deleted` offset belong to a topic that is no more.
+    """
+
+    queues: Evidence
+    safe_end: int = 0
+    complete: bool = False
+    from_last_life: bool = False
+    deleted: Mapping[str, int] = {}
+
+
+Seen = dict[tuple[str, int], tuple[int, int]]  # queue → the offset behind its last record, and that record's place
+
+
+def walk(
+    log: LogView, claimed_end: int, begin: int | None = None, proof: Proof | None = None, seen: Seen | None = None
+) -> Iterator[Found]:
     """Every record and every damaged part from `begin` or the log's start on, in order; the tail is found last.
 
     A record is found only whole: in its place, with fitting sizes, and with the body its checksum speaks of.
     `claimed_end` is how far the queues or a checkpoint say the log reaches, 0 if nobody does: the first broken place at
-    or behind it is the end of the log; one before it is damage, if anything sound follows.
+    or behind it is the end of the log; one before it is damage, if anything sound follows. With a `proof`, each
+    record that a queue leads to counts wherever it lies, and no record is taken for real behind damage that only
+    looks like one. `seen` says what lies before `begin`.
     """
     place = log.start if begin is None else begin
+    seen = {} if seen is None else seen
+    search = _Search(log, claimed_end, proof, seen)
     while (file := log.file_at(place)) is not None:
         found = _look(file, log.view(file), place - file.start)
         if isinstance(found, RecordHead):
+            if proof is not None:
+                note(seen, found)
             yield found
             place += found.size
         elif found is None:
             place = file.end
         else:
-            sound = _next_sound(log, place)
-            if sound is None or 0 < claimed_end <= place:
-                yield Tail(place, _tail_end(log, place), found, sound is not None)
+            part = search.part_at(place, found)
+            yield part
+            if isinstance(part, Tail):
                 return
-            yield Damage(place, sound, found)
-            place = sound
+            place = part.end
         if log.file_at(place) is None and (later := log.file_after(place)) is not None:
             yield Damage(place, later.start, "the file that held this part is missing or too short")
             place = later.start
     yield Tail(place, place, "", holds_records=False)
+
+
+class _Search:
+    """Where the log goes on behind a place at which no sound record begins.
+
+    In this order: where the damaged record ends, as its queue or its own sizes say; the next record that a queue leads
+    to; the next file, for no record crosses into one. Only where queues know nothing, bytes are believed that look
+    like a record, unless its queue offset says otherwise.
+    """
+
+    def __init__(self, log: LogView, claimed_end: int, proof: Proof | None, seen: Seen) -> None:
+        self._log = log
+        self._queues = proof.queues if proof is not None else Evidence({})
+        self._deleted = proof.deleted if proof is not None else {}
+        self._believed_end = proof.safe_end if proof is not None else claimed_end
+        self._safe_end = proof.safe_end if proof is not None else 0
+        self._lost_power = proof is not None and not proof.complete
+        self._is_from_last_life = proof is not None and proof.from_last_life
+        self._complete = proof is not None and proof.complete
+        self._nobody_speaks = not self._believed_end and self._queues.is_empty
+        self._believes_all = proof is None or self._nobody_speaks
+        self._seen = seen
+        self._data_end: int | None = None
+        self._followed = 0
+
+    def part_at(self, place: int, reason: str) -> Damage | Tail:
+        data_end = self._tail_end(place)
+        if place >= data_end:
+            return Tail(place, place, reason, holds_records=False)
+        self._followed = 0
+        sound = self._next_sound(place)
+        if sound is None and (proven := self._proven_end(place, data_end)) > place:
+            return Damage(place, proven, reason)
+        if sound is None or not self._is_kept(place, sound):
+            return Tail(place, data_end, reason, sound is not None or self._holds_records(place))
+        return Damage(place, sound, reason)
+
+    def _tail_end(self, place: int) -> int:
+        """Behind the last byte of the log's files that is not zero; looked for once, as a walk goes one way."""
+        if self._data_end is None:
+            self._data_end = _tail_end(self._log, place)
+        return max(self._data_end, place)
+
+    def _proven_end(self, place: int, data_end: int) -> int:
+        """Where the log ends at least, though nothing sound follows `place`."""
+        end = place
+        while self._complete and end < data_end:  # one damaged record behind the other, each known to its queue
+            claimed, file = self._claimed_end_at(end), self._log.file_at(end)
+            if claimed is None or file is None or claimed > file.end:
+                break
+            end = claimed
+        return max(end, self._safe_end)
+
+    def _is_kept(self, place: int, sound: int) -> bool:
+        """Whether what begins at `sound` belongs to the log, or was left over by a cut."""
+        if place < self._believed_end:
+            return True
+        if self._lost_power and self._has_hole(place, sound):
+            return False  # the disk had not got there yet: what it wrote before its turn was not promised
+        if self._nobody_speaks or (self._complete and self._claimed_end_at(place) is not None):
+            return True
+        return self._is_from_last_life or self._leads_to_queued(sound)
+
+    def _has_hole(self, begin: int, end: int) -> bool:
+        """Whether any sector of [begin, end) was never written: from where records ended, zeros reach to its end."""
+        while (file := self._log.file_at(begin)) is not None and begin < end:
+            view, position, limit = self._log.view(file), begin - file.start, min(end - file.start, file.size)
+            if limit == file.size:
+                limit = _without_blank(file, view, position)
+            while position < limit:
+                boundary = position - position % _SECTOR_BYTES + _SECTOR_BYTES
+                is_unwritten = view[position:boundary] == _ZEROS[: boundary - position]
+                if is_unwritten and boundary <= limit:
+                    return True
+                position = boundary
+            begin = file.end
+        return False
+
+    def _leads_to_queued(self, place: int) -> bool:
+        """Whether records follow from `place` on to one that a queue leads to."""
+        for number, head in enumerate(records_from(self._log, place)):
+            if self._queues.verdict(head) is Verdict.CONFIRMED:
+                return True
+            if number >= _MAX_CHAIN:
+                break
+        return False
+
+    def _next_sound(self, place: int) -> int | None:
+        """Where a sound record or a right blank one begins behind the damage at `place`."""
+        file = self._log.file_at(place)
+        if file is None:
+            return None
+        view = self._log.view(file)
+        low = place
+        while True:  # over damaged records that lie side by side
+            end, low = self._end_of_record(file, view, low)
+            if end is None or end + BLANK_SIZE > file.end:
+                break
+            if self._is_sound(end):
+                return end
+            low = end
+        found = None if end == file.end else self._search_file(file, view, place, low)
+        return found if found is not None else self._first_of_next_file(file)
+
+    def _end_of_record(self, file: FoundFile, view: memoryview, place: int) -> tuple[int | None, int]:
+        """Where the damaged record at `place` ends, if that can be known, and before where none can begin."""
+        position = place - file.start
+        own_end, body_end = _own_ends(view, position, place)
+        low = place + 1 if body_end is None else file.start + body_end
+        ends = [self._claimed_end_at(place), None if own_end is None else file.start + own_end]
+        for end in ends:
+            if end is not None and low <= end <= file.end and not self._holds_queued(place + 1, end):
+                return end, low
+        return None, low
+
+    def _claimed_end_at(self, place: int) -> int | None:
+        return next((claim.end for claim in self._queues.claims(place, place + 1)), None)
+
+    def _holds_queued(self, begin: int, end: int) -> bool:
+        """Whether a true record begins in [begin, end): then no damaged one covers all of it."""
+        return self._first_queued(begin, end) is not None
+
+    def _first_queued(self, begin: int, end: int) -> int | None:
+        """The first sound record of [begin, end) that its queue leads to."""
+        return next((claim.place for claim in self._queues.claims(begin, end) if self._is_true(claim.place)), None)
+
+    def _is_true(self, place: int) -> bool:
+        found = self._look(place)
+        return isinstance(found, RecordHead) and self._queues.verdict(found) is Verdict.CONFIRMED
+
+    def _is_sound(self, place: int) -> bool:
+        """Whether a whole record or a right blank one begins at `place`, where one must begin."""
+        return not isinstance(self._look(place), str)
+
+    def _look(self, place: int) -> RecordHead | str | None:
+        file = self._log.file_at(place)
+        return "the file ends" if file is None else _look(file, self._log.view(file), place - file.start)
+
+    def _search_file(self, file: FoundFile, view: memoryview, place: int, begin: int) -> int | None:
+        """The first place in this file, at or behind `begin`, where a record is to be believed."""
+        queued = self._first_queued(begin, file.end)
+        end = file.end if queued is None else queued
+        if not self._believes_all:  # whatever was on disk had its entry there too
+            begin = end if self._complete else max(begin, self._believed_end)
+        for head in _look_alikes(file, view, begin, end):
+            if self._may_be_real(head, place):
+                return head.physical_offset
+        return queued
+
+    def _holds_records(self, place: int) -> bool:
+        """Whether anything behind `place` looks like a whole record."""
+        return any(
+            next(_look_alikes(file, self._log.view(file), max(place, file.start), file.end), None) is not None
+            for file in self._log.files
+            if file.end > place
+        )
+
+    def _may_be_real(self, head: RecordHead, damaged: int) -> bool:
+        """Whether nothing speaks against a record that was found behind the damage at `damaged`.
+
+        No queue leads elsewhere for it or for what follows it, and all their queue offsets are such as the lost bytes
+        leave open. It may say that it belongs into no queue only where nobody would know better.
+        """
+        if self._believes_all:
+            return True
+        if not is_queued(head):
+            return False
+        offsets: dict[tuple[str, int], int] = {}
+        for number, record in enumerate(records_from(self._log, head.physical_offset)):
+            verdict = self._queues.verdict(record)
+            if verdict is Verdict.CONFIRMED:
+                return True
+            self._followed += 1
+            if verdict is Verdict.REFUTED or not self._is_in_order(record, offsets, damaged):
+                return False
+            if number >= _MAX_CHAIN:
+                break
+            if self._followed > _MAX_FOLLOWED:
+                return False
+        return True
+
+    def _is_in_order(self, record: RecordHead, offsets: dict[tuple[str, int], int], damaged: int) -> bool:
+        if not is_queued(record):
+            return True
+        key = record.topic, record.queue_id
+        most = None
+        if (lowest := offsets.get(key)) is None:
+            lowest, place = self._seen.get(key, (0, -1))
+            if place < self._deleted.get(record.topic, 0):
+                lowest = 0
+            elif place >= 0:
+                most = lowest + (record.physical_offset - damaged) // MIN_SIZE
+            lowest = max(lowest, self._queues.next_offset(*key, damaged))
+        offsets[key] = record.queue_offset + 1
+        return lowest <= record.queue_offset and (most is None or record.queue_offset <= most)
+
+    def _first_of_next_file(self, file: FoundFile) -> int | None:
+        later = self._log.file_after(file.start)
+        while later is not None:
+            if self._is_sound(later.start):
+                return later.start
+            found = self._search_file(later, self._log.view(later), later.start, later.start + 1)
+            if found is not None:
+                return found
+            later = self._log.file_after(later.start)
+        return None
+
+
+def _look_alikes(file: FoundFile, view: memoryview, begin: int, end: int) -> Iterator[RecordHead]:
+    """Whatever looks like a whole record in its place and begins in [begin, end) of a file."""
+    if begin >= end:
+        return
+    for low, high in data_ranges(file.path, begin - file.start):
+        for magic in _MAGICS.finditer(view, low, min(high + _MAGIC_AT, end - file.start + _MAGIC_AT)):
+            position = magic.start() - _MAGIC_AT
+            if begin <= file.start + position < end:
+                found = _look(file, view, position)
+                if isinstance(found, RecordHead):
+                    yield found
+
+
+def note(seen: Seen, head: RecordHead) -> None:
+    """Remember how far the record's queue goes."""
+    if is_queued(head):
+        seen[head.topic, head.queue_id] = head.queue_offset + 1, head.physical_offset
 
 
 def records_from(log: LogView, place: int) -> Iterator[RecordHead]:
@@ -118,26 +386,37 @@ def _is_blank(view: memoryview, position: int) -> bool:
         return False
 
 
-def _next_sound(log: LogView, place: int) -> int | None:
-    """The first place behind `place` at which a whole record or a right blank one begins."""
-    file = log.file_at(place)
-    begin = place + 1
-    while file is not None:
-        position = _next_sound_in(file, log.view(file), begin - file.start)
-        if position is not None:
-            return file.start + position
-        file = log.file_after(file.start)
-        begin = file.start if file is not None else 0
-    return None
+def _without_blank(file: FoundFile, view: memoryview, position: int) -> int:
+    """Where the damaged bytes of a file end that a blank record may have closed: zeros follow one, from within a sector
+    on. Where the disk stopped writing, they follow from the end of a sector on, or from the end of a record."""
+    used = data_end(file.path, view, position)
+    return used if used > position and -used % _SECTOR_BYTES >= BLANK_SIZE else len(view)
 
 
-def _next_sound_in(file: FoundFile, view: memoryview, begin: int) -> int | None:
-    for low, high in data_ranges(file.path, begin):
-        for magic in _MAGICS.finditer(view, low, min(high + _MAGIC_AT, len(view))):
-            position = magic.start() - _MAGIC_AT
-            if position >= begin and not isinstance(_look(file, view, position), str):
-                return position
-    return None
+def _own_ends(view: memoryview, position: int, place: int) -> tuple[int | None, int | None]:
+    """What a damaged record says about itself: where it ends, and before where no other record can begin.
+
+    If its parts agree, only damage in two of them would make its size wrong. If not, a checksum that fits its body
+    still says where the body ends: what lies in there is no record.
+    """
+    try:
+        head = head_at(view, position, len(view))
+    except ProtocolError:
+        return None, _body_end(view, position, place)
+    if head.physical_offset == place or is_complete(view, head):
+        return position + head.size, None
+    return None, None
+
+
+def _body_end(view: memoryview, position: int, place: int) -> int | None:
+    try:
+        begin, size, crc = body_span(view, position)
+    except ProtocolError:
+        return None
+    end = begin + size
+    if not 0 < size <= _MAX_BODY_BYTES or end > len(view) or zlib.crc32(view[begin:end]) & CRC_MASK != crc:
+        return None
+    return end
 
 
 def _tail_end(log: LogView, place: int) -> int:

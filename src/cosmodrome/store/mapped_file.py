@@ -114,6 +114,14 @@ class MappedFile:
                     stale[:] = _ZEROS[:count]
         return changed
 
+    def has_data(self, position: int) -> bool:
+        """Whether any byte from `position` on is not zero."""
+        return any(
+            self.view[at : (stop := min(at + len(_ZEROS), end))] != _ZEROS[: stop - at]
+            for begin, end in data_ranges(self._fd, position)
+            for at in range(begin, end, len(_ZEROS))
+        )
+
     def write_again(self) -> None:
         """Write every byte that is there over itself: after a failed sync the system takes pages for clean that the
         disk never got."""

@@ -35,7 +35,7 @@ from cosmodrome.store.open_files import OpenFiles, open_files_limit
 from cosmodrome.store.paths import StorePaths
 from cosmodrome.store.preallocation import Preallocator
 from cosmodrome.store.queue_reader import QueueReader
-from cosmodrome.store.recovery import Recovery, safe_offsets
+from cosmodrome.store.recovery import Recovered, Recovery, safe_offsets
 from cosmodrome.store.skipped import SKIPPED_RECORDS, SkippedRecords
 from cosmodrome.wire.batch import BatchItem
 from cosmodrome.wire.properties import find
@@ -77,6 +77,7 @@ class MessageStore:
         self._max_body_size = config.max_message_size
         self._closed = False
         self.cleaner: Cleaner
+        self.recovered: Recovered  # what the start found
         self.messages_put = 0
         self.bytes_put = 0
         self.puts_failed = 0
@@ -114,13 +115,22 @@ class MessageStore:
             self._last_exit = Exit.CRASH
         elif self._last_exit is not Exit.CLEAN:
             self._abort.keep()
-        recovery = Recovery(self._log, self._queues, self._index, self._checkpoint, self._dispatcher)
+        mark = self._abort.distrust_memory if self._last_exit is Exit.CLEAN else self._abort.keep
+        recovery = Recovery(
+            self._log,
+            self._queues,
+            self._index,
+            self._checkpoint,
+            self._dispatcher,
+            mark,
+            left_zeros=self._abort.is_ours,
+        )
         self._dispatcher.deleted = self._deleted.ends
-        recovered = recovery.run(self._last_exit)
+        self.recovered = recovered = recovery.run(self._last_exit)
         self._deleted.fit(self._log.start, self._log.end)
         for topic, end in self._deleted.ends.items():
             self._queues.delete_older(topic, end)
-        log.info("%s", recovered)
+        log.log(logging.ERROR if recovered.is_damaged else logging.INFO, "%s", recovered)
         self._lock = lock
         self._checkpoint.clean_end = None
         self._dispatcher.on_arrival = on_arrival

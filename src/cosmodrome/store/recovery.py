@@ -2,34 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from cosmodrome.errors import ProtocolError
 from cosmodrome.store.checkpoint import Checkpoint, Safe
-from cosmodrome.store.commit_log import BLANK_SIZE, CommitLog
+from cosmodrome.store.commit_log import BLANK_SIZE, CommitLog, Visit
 from cosmodrome.store.consume_queues import ConsumeQueues, sync_queue_files
 from cosmodrome.store.dispatcher import Dispatcher
 from cosmodrome.store.index_file import Index
 from cosmodrome.store.lock import Exit
+from cosmodrome.store.mending import Known, LogMender, Mended
 from cosmodrome.wire.record import RecordHead, check_at, head_at
 
 _ANY_TIME = 2**63 - 1
 
 
 class Recovered(NamedTuple):
-    """What opening found. `scanned_from` is the log's end when nothing had to be read."""
+    """What opening found. `scanned_from` is the log's end when nothing had to be read.
+
+    Damaged parts lay before the end; what was lost with them is `lost_messages`, as far as anyone knows. Whole records
+    in the bytes cut, which nothing vouched for, are counted as `kept_aside_bytes`.
+    """
 
     last_exit: Exit
     scanned_from: int
     end: int
     records: int
     cut_bytes: int
+    damaged_parts: int = 0
+    damaged_bytes: int = 0
+    lost_messages: int = 0
+    kept_aside_bytes: int = 0
 
     def __str__(self) -> str:
-        return (
+        text = (
             f"after a {self.last_exit} the log ends at {self.end}: {self.records} records were read from "
             f"{self.scanned_from} on, {self.cut_bytes} bytes behind the last whole one were cut"
         )
+        if self.damaged_parts:
+            text += (
+                f"; {self.damaged_parts} damaged parts ({self.damaged_bytes} bytes, {self.lost_messages} messages) "
+                f"were passed over"
+            )
+        if self.kept_aside_bytes:
+            text += f"; {self.kept_aside_bytes} of the bytes cut held whole records, and are kept aside"
+        return text
+
+    @property
+    def is_damaged(self) -> bool:
+        return bool(self.damaged_parts or self.kept_aside_bytes)
 
 
 class Recovery:
@@ -42,13 +64,19 @@ class Recovery:
         index: Index | None,
         checkpoint: Checkpoint,
         dispatcher: Dispatcher,
+        before_mending: Callable[[], None] = lambda: None,
+        *,
+        left_zeros: bool = False,
     ) -> None:
         self._log = log
         self._queues = queues
         self._index = index
         self._checkpoint = checkpoint
         self._dispatcher = dispatcher
+        self._left_zeros = left_zeros
+        self._before_mending = before_mending
         self._records = 0
+        self._mended = Mended(0)
 
     def run(self, last_exit: Exit) -> Recovered:
         self._unsure = self._first_unsure_file()
@@ -70,11 +98,44 @@ class Recovery:
         if self._index:
             self._index.trust(self._log.end, _ANY_TIME)
         known_end = self._known_end()
-        begin = self._log.files[-2:][0].start if self._log.files and known_end is None else known_end or 0
-        end = self._log.scan(begin, self._log.end, self._remember, verify=True)
+        if known_end is not None or not self._log.files:
+            begin = end = known_end or 0
+            cut = self._log.truncate(end)
+            self._dispatcher.end = self._queues.settled_end = end
+            return self._recovered(Exit.CLEAN, begin, end, cut)
+        begin = self._log.files[-2:][0].start
+        end, _ = self._mend(begin, Exit.CLEAN, self._remember)
+        self._queues.settled_end = self._log.end
+        if self._mended.is_damaged:  # queues lead to what is no more
+            self._records = 0
+            self._scan(begin, end, self._log.end)
+            return self._finish(Exit.CLEAN, begin, end)
         cut = self._log.truncate(end)
-        self._dispatcher.end = end
-        return Recovered(Exit.CLEAN, begin, end, self._records, cut)
+        self._dispatcher.end = self._queues.settled_end = end
+        return self._recovered(Exit.CLEAN, begin, end, cut)
+
+    def _mend(self, begin: int, last_exit: Exit, visit: Visit | None = None) -> tuple[int, int]:
+        """Look for damage from `begin` on, and mend it while the queues can still tell what it was.
+
+        Returns where the log ends, and up to where its records were shown to `visit`.
+        """
+        is_complete = last_exit in (Exit.CLEAN, Exit.KILLED)
+        known = Known(self._safe_end, is_complete, self._left_zeros, dict(self._dispatcher.deleted))
+        mender = LogMender(self._log, self._queues.root, known, self._before_mending)
+        self._mended = self._mended.joined(mender.mend(begin, visit))
+        return self._mended.end, mender.looked_to
+
+    @property
+    def _safe_end(self) -> int:
+        """Up to where the checkpoint says that the log was on disk; 0 if it does not say."""
+        safe, clean_end = self._checkpoint.safe, self._checkpoint.clean_end
+        return max(safe.log if safe else 0, clean_end[0] if clean_end else 0)
+
+    def _recovered(self, last_exit: Exit, begin: int, end: int, cut: int) -> Recovered:
+        mended = self._mended
+        return Recovered(
+            last_exit, begin, end, self._records, cut, mended.parts, mended.bytes, mended.messages, mended.cut_bytes
+        )
 
     def _known_end(self) -> int | None:
         """The end that was written down at exit, if the log bears it out: a whole record before it, zeros behind it."""
@@ -107,7 +168,9 @@ class Recovery:
         begin = file.start if file is not None else self._log.start
         if self._index:
             self._trust_index(self._index)
-        end = self._scan(begin, dispatched_end)
+        self._queues.settled_end = self._log.end
+        end, entered = self._mend(begin, Exit.KILLED, self._enter)
+        self._scan(entered, end, dispatched_end)
         for queue, claimed in ends.items():
             if claimed is None or claimed > self._unsure:
                 self._queues.find(*queue)  # so that it is synced with the rest
@@ -121,8 +184,9 @@ class Recovery:
         begin = file.start if file is not None else self._log.start
         if last_exit is Exit.DISK_FAILURE:
             self._log.write_again(begin)
+        end, _ = self._mend(begin, last_exit)
         self._queues.cut_back(queues_from)
-        return self._finish(last_exit, begin, self._scan(begin, queues_from))
+        return self._finish(last_exit, begin, self._scan(begin, end, queues_from))
 
     def _index_from(self, queues_from: int) -> int:
         """From where on the index must be filled again."""
@@ -142,10 +206,10 @@ class Recovery:
 
     def _finish(self, last_exit: Exit, begin: int, end: int) -> Recovered:
         if self._disagrees(begin, end):
-            begin, end = self._log.start, self._rebuild_all()
+            begin, end = self._log.start, self._rebuild_all(last_exit)
         cut = self._log.truncate(end)
         self._settle(end)
-        return Recovered(last_exit, begin, end, self._records, cut)
+        return self._recovered(last_exit, begin, end, cut)
 
     def _first_unsure_file(self) -> int:
         """The start of the newest file that began before the checkpoint: everything before it is safe."""
@@ -161,19 +225,21 @@ class Recovery:
                 return file.start
         return self._log.start
 
-    def _scan(self, begin: int, queues_end: int) -> int:
-        """Enter every whole record from `begin` on; returns where they end. Queues lead nowhere behind that."""
-        end = self._log.scan(begin, self._log.end, self._enter, verify=True)
+    def _scan(self, begin: int, end: int, queues_end: int) -> int:
+        """Enter every record from `begin` to `end`, and return that. Queues lead nowhere behind it."""
+        scanned = self._log.scan(begin, end, self._enter, verify=False)
+        assert scanned == end, "what was mended has no damage"
         if end < queues_end:
             self._queues.cut_back(end)
         return end
 
-    def _rebuild_all(self) -> int:
+    def _rebuild_all(self, last_exit: Exit) -> int:
         if self._index:
             self._index.drop_all()
         self._records = 0
+        end, _ = self._mend(self._log.start, last_exit)
         self._queues.cut_back(self._log.start)
-        return self._scan(self._log.start, self._log.start)
+        return self._scan(self._log.start, end, self._log.start)
 
     def _enter(self, head: RecordHead) -> None:
         self._remember(head)
@@ -190,6 +256,7 @@ class Recovery:
         What the dead process wrote before the last file may not be there yet either; what is there costs nothing.
         """
         self._queues.settle()
+        self._queues.settled_end = end
         self._queues.distrust(self._unsure)
         self._dispatcher.end = end
         self._log.sync()

@@ -15,17 +15,19 @@ from itertools import pairwise
 from pathlib import Path
 
 from cosmodrome.clock import Clock
-from cosmodrome.config import MIB, StoreConfig
+from cosmodrome.config import StoreConfig
 from cosmodrome.errors import StoreError
+from cosmodrome.state_file import make_folder
 from cosmodrome.store.checkpoint import Checkpoint
-from cosmodrome.store.commit_log import BLANK
 from cosmodrome.store.consume_queue import ENTRY_SIZE
+from cosmodrome.store.evidence import Claim
 from cosmodrome.store.expected import Expected
 from cosmodrome.store.findings import Area, counted
 from cosmodrome.store.index_shape import DEFAULT_SHAPE, IndexShape, find_shape
 from cosmodrome.store.lock import AbortMark, StoreLock
-from cosmodrome.store.log_walk import Damage, Tail, walk
+from cosmodrome.store.log_walk import Damage, Proof, Seen, Tail, walk
 from cosmodrome.store.mapped_file import sync_directory, sync_path
+from cosmodrome.store.mending import by_file, claims_in, copy_aside, void
 from cosmodrome.store.message_store import MessageStore
 from cosmodrome.store.paths import StorePaths, aside_folder, free_name
 from cosmodrome.store.survey import (
@@ -44,18 +46,13 @@ from cosmodrome.store.survey import (
 from cosmodrome.store.verification import (
     Progress,
     Verification,
-    claimed_end,
     deleted_topics,
     no_progress,
+    proof_of,
     quiet,
     verify,
 )
-from cosmodrome.wire.record import BLANK_MAGIC, MIN_SIZE, RecordHead, SysFlag, encode_record, pack_host
-
-# What takes the place of damaged bytes: records that belong into no queue and no index, of a size any broker reads.
-MAX_VOID_BYTES = 1 * MIB
-_VOID_TOPIC = b"void"
-_NOWHERE = pack_host("0.0.0.0", 0)
+from cosmodrome.wire.record import RecordHead
 
 # What is derived from the log, or speaks about it; config tables are not.
 _REBUILT = (Area.FILES, Area.LOG, Area.QUEUES, Area.INDEX, Area.CHECKPOINT)
@@ -99,10 +96,10 @@ def repair(
         if obstacles := _obstacles(found):
             raise StoreError("; ".join(obstacles))
         rebuilt = _config(found, config)
-        claimed = claimed_end(found)
+        proof = proof_of(found)
         _distrust(paths)
         _tidy_log(found)
-        idle = _mend_log(survey(root, paths), claimed, progress)
+        idle = _mend_log(survey(root, paths), proof, progress)
         _set_derived_aside(paths, idle)
         lock.release_folders()  # the store takes them itself; the root's lock does not keep out its own process
         MessageStore.open(root, rebuilt, clock).close()
@@ -246,16 +243,19 @@ def _short_files(log: LogView) -> list[FoundFile]:
 
 def _tidy_log(found: Survey) -> None:
     for stray in _log_strays(found):
-        stray.rename(free_name(_bad_log_folder(found.paths) / stray.name, suffix=""))
+        folder = aside_folder(found.paths.commit_log)
+        make_folder(folder)
+        stray.rename(free_name(folder / stray.name, suffix=""))
     for file in _short_files(found.log):
         os.truncate(file.path, found.log.file_size)
 
 
-def _mend_log(found: Survey, claimed: int, progress: Progress) -> set[QueueKey]:
+def _mend_log(found: Survey, proof: Proof, progress: Progress) -> set[QueueKey]:
     """Void what is damaged, copy aside what will be cut; returns the queues of which the log has no record left."""
     idle, expected, timestamp = set(found.own_queues), Expected(deleted_topics(found.root)), 0
-    log = found.log
-    for part in walk(log, claimed):
+    log, seen = found.log, Seen()
+    folder = aside_folder(found.paths.commit_log)
+    for part in walk(log, 0, proof=proof, seen=seen):
         if isinstance(part, RecordHead):
             timestamp = part.store_timestamp
             key = part.topic, part.queue_id
@@ -263,87 +263,25 @@ def _mend_log(found: Survey, claimed: int, progress: Progress) -> set[QueueKey]:
                 idle.discard(key)
         elif isinstance(part, Damage):
             progress(part.begin - log.start, log.files_end - log.start)
-            for file, begin, end in _by_file(log, part.begin, part.end):
-                _copy_aside(found.paths, log.view(file)[begin - file.start : end - file.start], begin)
-                _void(file, begin, end, timestamp)
+            claims = list(claims_in(log, proof.queues, part, seen))
+            for file, begin, end in by_file(log, part.begin, part.end):
+                copy_aside(folder, log.view(file)[begin - file.start : end - file.start], begin)
+                _void(file, begin, end, timestamp, claims)
         else:
             _copy_tail(found, part)
     return idle
 
 
 def _copy_tail(found: Survey, tail: Tail) -> None:
-    """Later files that begin with anything are not copied: they are moved as a whole when the log is cut."""
-    log = found.log
-    for file, begin, end in _by_file(log, tail.begin, tail.end):
-        view = log.view(file)
-        if begin > file.start or file is log.files[0] or not any(view[: BLANK.size]):
-            _copy_aside(found.paths, view[begin - file.start : end - file.start], begin)
+    """Later files are not copied: they are moved as a whole when the log is cut, if they hold anything."""
+    log, folder = found.log, aside_folder(found.paths.commit_log)
+    for file, begin, end in by_file(log, tail.begin, tail.end):
+        if begin > file.start or file is log.files[0]:
+            copy_aside(folder, log.view(file)[begin - file.start : end - file.start], begin)
 
 
-def _by_file(log: LogView, begin: int, end: int) -> Iterator[tuple[FoundFile, int, int]]:
-    """The parts of [begin, end) that lie in one file each."""
-    for file in log.files:
-        low, high = max(begin, file.start), min(end, file.end)
-        if low < high:
-            yield file, low, high
-
-
-def _copy_aside(paths: StorePaths, data: memoryview, offset: int) -> None:
-    """Keep these bytes of the log: all of them under a name of their own, or none."""
-    path = _bad_log_folder(paths) / f"{offset:020d}.bytes"
-    partial = path.with_suffix(".part")
-    with partial.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.rename(free_name(path, suffix=""))
-    sync_directory(path.parent)
-
-
-def _void(file: FoundFile, begin: int, end: int, timestamp: int) -> None:
-    """Let [begin, end) hold records that mean nothing, or, up to the end of the file, a blank one."""
-    fd = os.open(file.path, os.O_RDWR)
-    try:
-        if end == file.end:
-            if end - begin < BLANK.size:
-                raise StoreError(f"{file.path} has no room for a blank record at its end")
-            os.pwrite(fd, BLANK.pack(end - begin, BLANK_MAGIC), begin - file.start)
-        else:
-            for offset, size in _void_sizes(begin, end):
-                os.pwrite(fd, _void_record(offset, size, timestamp), offset - file.start)
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _void_sizes(begin: int, end: int) -> Iterator[tuple[int, int]]:
-    """Offsets and sizes of records that fill [begin, end)."""
-    if end - begin < MIN_SIZE:
-        raise StoreError(f"{end - begin} damaged bytes at {begin} of the log have no room for an empty record")
-    while begin < end:
-        size = end - begin
-        if size > MAX_VOID_BYTES:
-            size = min(MAX_VOID_BYTES, size - MIN_SIZE)
-        yield begin, size
-        begin += size
-
-
-def _void_record(offset: int, size: int, timestamp: int) -> bytes:
-    """A record that says it was rolled back: every broker passes over it."""
-    topic = _VOID_TOPIC[: size - MIN_SIZE]
-    return encode_record(
-        topic,
-        bytes(size - MIN_SIZE - len(topic)),
-        b"",
-        queue_id=0,
-        flag=0,
-        sys_flag=SysFlag.ROLLBACK,
-        born_timestamp=timestamp,
-        born_host=_NOWHERE,
-        store_timestamp=timestamp,
-        store_host=_NOWHERE,
-        physical_offset=offset,
-    )
+def _void(file: FoundFile, begin: int, end: int, timestamp: int, claims: list[Claim]) -> None:
+    void(file, begin, end, timestamp, claims)
 
 
 def _set_derived_aside(paths: StorePaths, idle: set[QueueKey]) -> None:
@@ -379,11 +317,3 @@ def _carry_over(view: QueueView, target: Path) -> None:
         sync_path(path)
         for folder in path.parents[:3]:
             sync_directory(folder)
-
-
-def _bad_log_folder(paths: StorePaths) -> Path:
-    folder = aside_folder(paths.commit_log)
-    if not folder.is_dir():
-        folder.mkdir()
-        sync_directory(folder.parent)
-    return folder

@@ -285,6 +285,12 @@ def survey(root: Path, paths: StorePaths | None = None) -> Survey:
     )
 
 
+def list_own_queues(folder: Path) -> dict[QueueKey, QueueView]:
+    """Look at the queues of a folder that hold the messages of their topic; without a survey of the rest."""
+    queues = _list_queues(folder, Maps(), [], [])
+    return {key: queue for key, queue in queues.items() if not queue.topic.startswith(LIGHT_QUEUE_PREFIX)}
+
+
 def _no_log(paths: StorePaths) -> str:
     if paths.commit_log.parent != paths.root:
         return f"there is no commit log in {paths.commit_log}; is its disk mounted?"

@@ -16,11 +16,13 @@ from cosmodrome import state_file
 from cosmodrome.errors import ProtocolError, StoreError
 from cosmodrome.store.consume_queue import ENTRY_SIZE, FILLER_SIZE
 from cosmodrome.store.deleted_topics import DELETED_TOPICS, parse_deleted
+from cosmodrome.store.evidence import Evidence
 from cosmodrome.store.expected import Expected
 from cosmodrome.store.findings import Area, Findings, Problem, counted
 from cosmodrome.store.index_check import IndexCheck
 from cosmodrome.store.index_shape import IndexShape
-from cosmodrome.store.log_walk import Damage, Tail, walk
+from cosmodrome.store.lock import AbortMark
+from cosmodrome.store.log_walk import Damage, Proof, Tail, walk
 from cosmodrome.store.paths import StorePaths
 from cosmodrome.store.queue_check import QueueCheck
 from cosmodrome.store.skipped import read_skipped
@@ -222,7 +224,7 @@ class _Verifier:
     def _walk_log(self) -> None:
         log, walked = self._found.log, self._walked
         total = log.files_end - log.start
-        for found in walk(log, claimed_end(self._found)):
+        for found in walk(log, 0, proof=proof_of(self._found)):
             if isinstance(found, RecordHead):
                 self._see_record(found)
                 if walked.records % _PROGRESS_RECORDS == 0:
@@ -306,6 +308,15 @@ class _Verifier:
             if path.suffix != ".bak" and _is_readable(path.with_name(path.name + ".bak")):
                 hint = "; its .bak can be read, and a broker would take that"
             self._findings.add(Area.CONFIG, self._name(path), f"it cannot be read: {error}{hint}")
+
+
+def proof_of(found: Survey) -> Proof:
+    """What queues and checkpoint say about a log. Entries may be missing if the last broker died."""
+    checkpoint, safe_end = found.checkpoint, 0
+    if checkpoint is not None:
+        safe_end = max(checkpoint.safe.log if checkpoint.safe else 0, (checkpoint.clean_end or (0,))[0])
+    queues, is_ours = Evidence(found.own_queues), AbortMark(found.paths.abort).is_ours
+    return Proof(queues, _believable(found, safe_end), not found.aborted, is_ours, deleted_topics(found.root))
 
 
 def claimed_end(found: Survey) -> int:

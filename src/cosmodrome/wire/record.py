@@ -79,6 +79,8 @@ _PLACE = struct.Struct(">qq")
 _TIME = struct.Struct(">q")
 
 MIN_SIZE = _HEAD_V4_SIZE + 3
+# What stands for the reconsume times of a record that took the place of a lost message of its queue.
+VOID_MARK = 0x564F4944
 
 
 def encode_record(
@@ -278,6 +280,15 @@ class RecordHead(NamedTuple):
     body_size: int
     properties: str
 
+    @property
+    def is_lost_message(self) -> bool:
+        """The message was lost to damage; this record only keeps its number in its queue."""
+        return (
+            self.reconsume_times == VOID_MARK
+            and self.prepared_transaction_offset == ~self.physical_offset
+            and self.sys_flag & SysFlag.TRANSACTION_MASK == SysFlag.ROLLBACK
+        )
+
 
 _new_head = tuple.__new__  # half the time of RecordHead(…)
 
@@ -338,6 +349,20 @@ def _check_seal(view: bytes | bytearray | memoryview, position: int, end: int) -
     seal_at = end - SEAL_SIZE
     if view[seal_at:end] != _seal(zlib.crc32(memoryview(view)[position:seal_at])):
         raise DamagedRecord(f"the record at {position} does not match the checksum over all of it")
+
+
+def body_span(view: bytes | bytearray | memoryview, position: int) -> tuple[int, int, int]:
+    """Where a body begins, its size and its checksum, as the head at `position` says; ProtocolError if that is cut off.
+
+    Nothing else of the record needs to be right.
+    """
+    try:
+        fields = _HEAD_V4.unpack_from(view, position)
+        head = _HEADS[fields[7] & _V6_MASK]
+        fields = head.unpack_from(view, position)
+    except struct.error:
+        raise ProtocolError(f"the record at {position} is cut off") from None
+    return position + head.size, fields[14], fields[2]
 
 
 def queue_offsets(view: bytes | memoryview) -> list[int]:

@@ -211,6 +211,7 @@ def test_a_mounted_disk_keeps_its_bad_files_on_itself(
     overwrite(log / f"{0:020d}", 300, b"spoiled")
     monkeypatch.setattr(Path, "is_mount", lambda path: path == log)
     store = open_store(root, config)
-    assert [path.name for path in sorted((log / "bad").iterdir())] == [f"{65536 * number:020d}" for number in (1, 2)]
+    (copy,) = (log / "bad").iterdir()
+    assert b"spoiled" in copy.read_bytes()
     store.close()
     open_store(root, config).close()

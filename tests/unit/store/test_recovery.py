@@ -14,6 +14,7 @@ from cosmodrome.errors import StoreError
 from cosmodrome.store import MessageStore
 from cosmodrome.testing.clock import FakeClock
 from cosmodrome.wire.record import SysFlag
+from tests.unit.store.damage import QUEUE_FILE, overwrite
 from tests.unit.store.kit import SMALL, bodies, crash, derived_bytes, kill, message, open_store
 
 FIRST = "commitlog/00000000000000000000"
@@ -124,16 +125,18 @@ def test_a_flipped_bit_in_a_body_is_noticed(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     store.append(message(body=b"good"))
     bad = store.append(message(body=b"bad!"))
-    store.append(message(body=b"lost"))
+    store.append(message(body=b"kept"))
     crash(store)
     with (tmp_path / FIRST).open("r+b") as file:
         file.seek(bad.physical_offset + 88)
         file.write(b"\0")
-    assert bodies(open_store(tmp_path)) == [b"good"]
+    assert bodies(open_store(tmp_path)) == [b"good", b"kept"]
 
 
 def test_what_was_cut_never_comes_back(tmp_path: Path) -> None:
-    """A shorter record in the place of a cut one must not uncover old, whole records behind it."""
+    """A shorter record in the place of a cut one must not uncover old, whole records behind it.
+
+    They are cut where no queue leads to them, as a power cut may leave it."""
     store = open_store(tmp_path)
     first = store.append(message(body=b"first"))
     store.append(message(body=b"second"))
@@ -142,7 +145,12 @@ def test_what_was_cut_never_comes_back(tmp_path: Path) -> None:
     with (tmp_path / FIRST).open("r+b") as file:
         file.seek(first.end + 4)
         file.write(b"\0")
+        file.seek(first.end)
+        cut = file.read(3 * first.size).rstrip(b"\0")
+    overwrite(tmp_path / QUEUE_FILE, 20, bytes(40))
     store = open_store(tmp_path)
+    assert store.recovered.kept_aside_bytes == len(cut)
+    assert (tmp_path / "commitlog.bad" / f"{first.end:020d}.bytes").read_bytes() == cut
     store.append(message(body=b"SECOND"))
     crash(store)
     assert bodies(open_store(tmp_path)) == [b"first", b"SECOND"]
@@ -175,7 +183,7 @@ def test_an_empty_file_made_ahead_is_no_end(tmp_path: Path) -> None:
     assert everything(open_store(tmp_path)) == before
 
 
-def test_files_behind_a_damaged_part_are_kept_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_files_behind_a_damaged_part_stay(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     for number in range(4):
         store.append(message(body=b"%d" % number + b"x" * 40_000))
@@ -183,6 +191,20 @@ def test_files_behind_a_damaged_part_are_kept_aside(tmp_path: Path, caplog: pyte
     second = tmp_path / "commitlog" / f"{SMALL.mapped_file_size_commit_log:020d}"
     with second.open("r+b") as file:
         file.write(b"garbage!")
+    store = open_store(tmp_path)
+    assert [body[:1] for body in bodies(store)] == [b"0", b"2", b"3"]
+    assert store.append(message()).queue_offset == 4
+
+
+def test_files_that_nobody_speaks_of_are_kept_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = open_store(tmp_path)
+    for number in range(4):
+        store.append(message(body=b"%d" % number + b"x" * 40_000))
+    crash(store)
+    second = tmp_path / "commitlog" / f"{SMALL.mapped_file_size_commit_log:020d}"
+    with second.open("r+b") as file:
+        file.write(b"garbage!")
+    overwrite(tmp_path / QUEUE_FILE, 20, bytes(60))
     store = open_store(tmp_path)
     assert [body[:1] for body in bodies(store)] == [b"0"]
     assert len(list((tmp_path / "commitlog.bad").iterdir())) == 3

@@ -14,6 +14,7 @@ from cosmodrome.config import KIB, StoreConfig, properties_text
 from cosmodrome.errors import RequestError
 from cosmodrome.net.connection import Connection
 from cosmodrome.numbers import MAX_INT, parse_int
+from cosmodrome.store import Recovered
 from cosmodrome.wire.bodies import BrokerStats, KVTable, StatsItem, encode_data_version
 from cosmodrome.wire.command import Command
 from cosmodrome.wire.record import head_at
@@ -175,6 +176,18 @@ async def _disk(broker: Broker) -> dict[str, object]:
         "dispatchMaxBuffer": 0,  # nothing is buffered between log and queues
         "commitLogDirCapacity": f"Total : {_size_text(total)}, Free : {_size_text(free)}.",
         "remainHowManyDataToFlush": _size_text(store.max_physical_offset - store.flusher.flushed),
+        **_damage(store.recovered),
+    }
+
+
+def _damage(recovered: Recovered) -> dict[str, object]:
+    """What the last start found wrong with the log."""
+    return {
+        "startDamagedParts": recovered.damaged_parts,
+        "startDamagedBytes": recovered.damaged_bytes,
+        "startLostMessages": recovered.lost_messages,
+        "startCutBytes": recovered.cut_bytes,
+        "startKeptAsideBytes": recovered.kept_aside_bytes,
     }
 
 
