@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -20,9 +21,17 @@ from cosmodrome import (
     PullStatus,
     PushConsumer,
     TopicReader,
+    TransactionProducer,
+    TransactionState,
 )
 from cosmodrome.broker.broker import Broker
-from cosmodrome.model import TopicConfig
+from cosmodrome.broker.topics import TIMER_TOPIC
+from cosmodrome.codes import RequestCode, ResponseCode
+from cosmodrome.model import HALF_TOPIC, SCHEDULE_TOPIC, TopicConfig
+from cosmodrome.net.caller import Caller
+from cosmodrome.wire.bodies import KVTable
+from cosmodrome.wire.command import Command
+from cosmodrome.wire.requests import SendBack
 from tests.system.cluster import Cluster, running_cluster
 
 PATIENCE_SECONDS = 120
@@ -151,3 +160,97 @@ async def test_a_reader_goes_past_the_rotten_ones(tmp_path: Path) -> None:
             if len(seen) == len(SOUND):
                 break
     assert seen == [body(number) for number in sorted(SOUND)]
+
+
+# --- what the broker does
+
+
+async def test_a_store_that_rotted_while_it_was_stopped(tmp_path: Path) -> None:
+    """Bodies, heads and queue entries; entries are rebuilt, so nothing else is lost."""
+    seen: Counter[bytes] = Counter()
+    async with running_cluster(tmp_path) as cluster, asyncio.timeout(PATIENCE_SECONDS):
+        await send_all(cluster)
+        places = {number: cluster.broker.store.entry("t", 0, number) for number in range(COUNT)}
+        log_file = cluster.broker.store.paths.commit_log / f"{0:020d}"
+        queue_file = cluster.broker.store.paths.consume_queue / "t" / "0" / f"{0:020d}"
+    for number in ROTTEN - {COUNT - 1}:
+        entry = places[number]
+        assert entry is not None
+        flip_in(log_file, entry[0], entry[1], body(number))
+    for number in (3, 4, 12, 30):
+        with queue_file.open("r+b") as file:
+            file.seek(20 * number + 6)
+            file.write(b"\xff")
+    async with running_cluster(tmp_path) as cluster, asyncio.timeout(PATIENCE_SECONDS):
+        consumer = PushConsumer("g", cluster.namesrv, consume_from=FIRST)
+        consumer.subscribe("t", "*", lambda message: seen.update([message.body]))
+        async with consumer:
+            await settled(lambda: len(seen) > len(SOUND))
+            await settled(lambda: consumer.consumed_offsets("t") == {only(consumer.assigned_queues): COUNT})
+        assert cluster.broker.store.rot.rebuilt == 4
+        assert (await runtime_info(cluster))["rebuiltQueueEntries"] == "4"
+    assert seen == Counter(body(number) for number in SOUND | {COUNT - 1})
+
+
+async def runtime_info(cluster: Cluster) -> dict[str, str]:
+    reply = await asked(cluster.broker, Command.request(RequestCode.GET_BROKER_RUNTIME_INFO))
+    return dict(KVTable.decode(reply.body).table)
+
+
+async def asked(broker: Broker, command: Command) -> Command:
+    caller = Caller()
+    try:
+        return await caller.call(broker.address, command, 10_000)
+    finally:
+        await caller.close()
+
+
+async def test_no_rotten_record_is_copied_for_a_consumer_that_sends_it_back(tmp_path: Path) -> None:
+    async with rotten(tmp_path) as (cluster, _):
+        broker = cluster.broker
+        for number in (7, 9):
+            entry = broker.store.entry("t", 0, number)
+            assert entry is not None
+            header = SendBack(entry[0], "g", 1, origin_topic="t")
+            reply = await asked(broker, Command.request(RequestCode.CONSUMER_SEND_MSG_BACK, header))
+            assert (reply.code == ResponseCode.SUCCESS) == (number in SOUND)
+            if number in ROTTEN:
+                assert "is damaged and is not passed on" in (reply.remark or "")
+        assert broker.store.max_offset(SCHEDULE_TOPIC, 0) == 1
+        assert broker.store.rot.records == 1
+
+
+async def test_no_rotten_record_is_copied_when_its_time_has_come(tmp_path: Path) -> None:
+    """Delay levels and delivery times: the rotten one is left out, the ones behind it come."""
+    seen: Counter[bytes] = Counter()
+    async with running_cluster(tmp_path) as cluster, asyncio.timeout(PATIENCE_SECONDS):
+        cluster.broker.topics.put(TopicConfig("t", 1, 1))
+        async with Producer("p", cluster.namesrv) as producer:
+            for number in range(6):
+                delay, level = (timedelta(seconds=4), 0) if number % 2 else (None, 2)
+                await producer.send(Message("t", body(number), delay=delay, delay_level=level))
+        store = cluster.broker.store
+        for topic, queue_id, number in ((SCHEDULE_TOPIC, 1, 2), (TIMER_TOPIC, 0, 3)):
+            entry = store.entry(topic, queue_id, 1)
+            assert entry is not None
+            flip_in(store.paths.commit_log / f"{0:020d}", entry[0], entry[1], body(number))
+        consumer = PushConsumer("g", cluster.namesrv, consume_from=FIRST)
+        consumer.subscribe("t", "*", lambda message: seen.update([message.body]))
+        async with consumer:
+            await settled(lambda: len(seen) >= 4)
+        assert store.rot.records == 2
+    assert seen == Counter(map(body, (0, 1, 4, 5)))
+
+
+async def test_a_rotten_half_message_neither_stops_the_start_nor_is_committed(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path) as cluster, asyncio.timeout(PATIENCE_SECONDS):
+        async with TransactionProducer("p", cluster.namesrv, check=lambda _: TransactionState.UNKNOWN) as producer:
+            for number in range(2):
+                await producer.send_in_transaction(Message("t", body(number)), lambda *_: TransactionState.UNKNOWN)
+        store = cluster.broker.store
+        entry = store.entry(HALF_TOPIC, 0, 0)
+        assert entry is not None
+        flip_in(store.paths.commit_log / f"{0:020d}", entry[0], entry[1], body(0))
+        assert len(cluster.broker.transactions) == 2
+    async with running_cluster(tmp_path) as cluster:
+        assert len(cluster.broker.transactions) == 1

@@ -21,7 +21,7 @@ from cosmodrome.net.connection import Connection
 from cosmodrome.wire import properties as props
 from cosmodrome.wire.bodies import BatchAckBody
 from cosmodrome.wire.command import Command
-from cosmodrome.wire.record import Record, decode_records
+from cosmodrome.wire.record import Record, sound_records
 from cosmodrome.wire.requests import (
     AckMessage,
     PopMessage,
@@ -89,8 +89,8 @@ class ConsumeContext:
     body: bytes | memoryview = b""
 
     def records(self) -> list[Record]:
-        """The messages that are given, as they are stored."""
-        return decode_records(self.body)
+        """The messages that are given, as they are stored; those that are damaged are left out."""
+        return sound_records(self.body)
 
 
 class BrokerHook:

@@ -22,6 +22,7 @@ from cosmodrome.numbers import MAX_INT, parse_int, shown
 from cosmodrome.store.consume_queues import is_topic
 from cosmodrome.store.message import StoreMessage
 from cosmodrome.store.message_store import MessageStore
+from cosmodrome.store.rot import MessageDamaged
 from cosmodrome.store.timer_log import Unit, delete_files
 from cosmodrome.store.timer_store import MAX_WINDOW_MS, SECOND_MS, Timer, TimerStore
 from cosmodrome.store.timer_wheel import WheelDamaged
@@ -432,8 +433,11 @@ class Timers:
         return unit.is_rolled or out_ms[:-3] == str(unit.due_ms)[:-3]
 
     def _record(self, unit: Unit) -> Record | None:
-        """The record a unit was made for; None when it is gone or something else lies there."""
-        view = self._store.record_at(unit.physical_offset)
+        """The record a unit was made for; None when it is gone or damaged, or something else lies there."""
+        try:
+            view = self._store.record_at(unit.physical_offset)
+        except MessageDamaged:
+            return None
         if view is None or len(view) != unit.size:
             return None
         try:

@@ -152,6 +152,11 @@ class CommitLog:
             return None
         return head if head.physical_offset == physical_offset else None
 
+    def is_blank_at(self, physical_offset: int) -> bool:
+        """Whether the blank record that closes a file is there."""
+        file = self.file_at(physical_offset)
+        return file is not None and _is_blank(file, physical_offset - file.start, verify=True)
+
     def file_at(self, physical_offset: int) -> MappedFile | None:
         index = (physical_offset - self.start) // self.file_size
         return self.files[index] if 0 <= index < len(self.files) else None

@@ -171,6 +171,10 @@ class ConsumeQueue:
         found = self.entry(queue_offset)
         if found == entry or (found[0] != entry[0] and found[1] > 0):
             return
+        self.rewrite(queue_offset, entry)
+
+    def rewrite(self, queue_offset: int, entry: Entry) -> None:
+        """Put another entry in the place of one whose bytes have changed."""
         self._overwrite(queue_offset, _pack_entry(*entry))
 
     def _begin(self, queue_offset: int) -> MappedFile:

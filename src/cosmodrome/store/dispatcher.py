@@ -10,7 +10,7 @@ from itertools import count
 from cosmodrome.config import DEFAULT_DELAY_LEVELS, parse_delays
 from cosmodrome.model import SCHEDULE_TOPIC, Property
 from cosmodrome.numbers import MAX_LONG, parse_int
-from cosmodrome.store.consume_queue import ConsumeQueue
+from cosmodrome.store.consume_queue import ConsumeQueue, Entry
 from cosmodrome.store.consume_queues import ConsumeQueues, is_topic
 from cosmodrome.store.index_file import Index, Key
 from cosmodrome.store.skipped import SkippedRecords
@@ -163,6 +163,13 @@ class Dispatcher:
     def _note(self, topic: str, queue_id: int, queue_offset: int, physical_offset: int, reason: str) -> None:
         if self._skipped is not None:
             self._skipped.add("dispatch", topic, queue_id, queue_offset, physical_offset, reason)
+
+    def entry_of(self, head: RecordHead) -> Entry | None:
+        """The queue entry of a record; None if it is in no queue."""
+        if head.sys_flag & _TRANSACTION not in _QUEUED or head.physical_offset < self.deleted.get(head.topic, 0):
+            return None
+        code = _tags_code(head.topic, head.properties, head.store_timestamp, self._delays_ms)
+        return head.physical_offset, head.size, code
 
     def _dispatch_keys(self, head: RecordHead) -> None:
         """A record of a deleted topic is in no queue, but can be found by its keys as before."""

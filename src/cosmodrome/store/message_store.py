@@ -36,6 +36,7 @@ from cosmodrome.store.paths import StorePaths
 from cosmodrome.store.preallocation import Preallocator
 from cosmodrome.store.queue_reader import QueueReader
 from cosmodrome.store.recovery import Recovered, Recovery, safe_offsets
+from cosmodrome.store.rot import MessageDamaged, QueueMender, Rot, sound_head
 from cosmodrome.store.skipped import SKIPPED_RECORDS, SkippedRecords
 from cosmodrome.wire.batch import BatchItem
 from cosmodrome.wire.properties import find
@@ -68,7 +69,9 @@ class MessageStore:
         self._deleted = DeletedTopics(paths.config / DELETED_TOPICS)
         self.skipped = SkippedRecords(paths.config / SKIPPED_RECORDS, clock)
         self._dispatcher = Dispatcher(self._queues, self._index, config.delays_ms, self.skipped)
-        self._reader = QueueReader(self._log, self._queues, config)
+        self.rot = Rot()
+        self._mender = QueueMender(self._log, self.rot, self._dispatcher.entry_of)
+        self._reader = QueueReader(self._log, self._queues, config, self._mender)
         self.read = self._reader.read
         self._gate = Gate()
         self._busy_ms = config.os_page_cache_busy_time_out_mills
@@ -386,15 +389,29 @@ class MessageStore:
     # Reading
 
     def entry(self, topic: str, queue_id: int, queue_offset: int) -> Entry | None:
-        """Where the message at a queue offset lies, its size and its tags code; None when there is none."""
+        """Where the message at a queue offset lies, its size and its tags code; None when there is none.
+
+        An entry whose bytes have changed is rebuilt if its record is to be found.
+        """
         queue = self._queues.find(topic, queue_id)
         if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
             return None
-        return queue.entry(queue_offset)
+        return self._entry(queue, queue_offset)
+
+    def _entry(self, queue: ConsumeQueue, queue_offset: int) -> Entry:
+        entry = queue.entry(queue_offset)
+        if self._mender.leads(queue, queue_offset, entry) or self._mender.is_gone(queue, queue_offset, entry):
+            return entry
+        return self._mender.mended(queue, queue_offset, entry) or entry
 
     def record_at(self, physical_offset: int) -> memoryview | None:
-        """The whole record that begins there, or None when none does."""
-        head = self._head_at(physical_offset)
+        """The whole record that begins there, or None when none does; MessageDamaged if its checksums do not match.
+
+        Whoever copies a record goes through here: a copy of a damaged one would look sound.
+        """
+        if physical_offset >= self._dispatcher.end:
+            return None
+        head = sound_head(self._log, self.rot, physical_offset)
         return self._log.slice(physical_offset, physical_offset + head.size) if head is not None else None
 
     def _head_at(self, physical_offset: int) -> RecordHead | None:
@@ -408,6 +425,10 @@ class MessageStore:
         for offset in self._index.find(topic, key, max_count, begin_ms, end_ms):
             head = self._head_at(offset)
             if head and head.topic == topic and begin_ms <= head.store_timestamp <= end_ms and _has_key(head, key):
+                try:
+                    sound_head(self._log, self.rot, offset)
+                except MessageDamaged:
+                    continue
                 found.append(self._log.slice(offset, offset + head.size))
         return found
 
@@ -446,8 +467,10 @@ class MessageStore:
 
     def _store_time(self, queue: ConsumeQueue) -> Callable[[int], int]:
         def store_time(queue_offset: int) -> int:
-            head = self._log.head_at(queue.entry(queue_offset)[0])
-            return head.store_timestamp if head else -1
+            for offset in range(queue_offset, min(queue_offset + _ASKED_FOR_TIME, queue.max_offset)):
+                if (head := self._log.head_at(self._entry(queue, offset)[0])) is not None:
+                    return head.store_timestamp
+            return -1
 
         return store_time
 
@@ -482,6 +505,12 @@ class MessageStore:
     @property
     def min_physical_offset(self) -> int:
         return self._log.start
+
+    @property
+    def first_timestamp(self) -> int:
+        """When the oldest message that is still here was stored; -1 if there is none."""
+        head = self._head_at(self._log.start)
+        return -1 if head is None else head.store_timestamp
 
     @property
     def max_physical_offset(self) -> int:
@@ -547,6 +576,8 @@ class MessageStore:
 _new_tuple = tuple.__new__  # half the time of calling the NamedTuple
 _TRANSACTION = SysFlag.TRANSACTION_MASK
 _QUEUED = (0, SysFlag.COMMIT)
+# How many messages from an offset on are asked for their store times: some may be damaged.
+_ASKED_FOR_TIME = 16
 
 
 def _locked(paths: StorePaths) -> StoreLock:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import struct
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from itertools import accumulate
+from itertools import accumulate, repeat
 from time import monotonic
 
 from cosmodrome.config import MIB, StoreConfig
@@ -16,7 +17,8 @@ from cosmodrome.store.consume_queue import ENTRY_SIZE, FILLER_SIZE, ConsumeQueue
 from cosmodrome.store.consume_queues import ConsumeQueues
 from cosmodrome.store.dispatcher import LOWEST_TAG_HASH
 from cosmodrome.store.message import GetStatus, ReadResult
-from cosmodrome.wire.record import properties_of
+from cosmodrome.store.rot import PLACE, QueueMender
+from cosmodrome.wire.record import MAGIC_V1, check_at, properties_of
 
 log = logging.getLogger(__name__)
 
@@ -31,9 +33,15 @@ _FOUND = GetStatus.FOUND
 
 
 class QueueReader:
-    """What `MessageStore.read` does: from entries of a queue to slices of the log."""
+    """What `MessageStore.read` does: from entries of a queue to slices of the log.
 
-    def __init__(self, log: CommitLog, queues: ConsumeQueues, config: StoreConfig) -> None:
+    Every entry is followed to the head of its record. In files other than the log's last, which have been on disk for
+    long, checksums are looked at, too, except by bulk reads: those who ask for so much check it themselves. What is
+    damaged is passed over, named in the log and counted.
+    """
+
+    def __init__(self, log: CommitLog, queues: ConsumeQueues, config: StoreConfig, mender: QueueMender) -> None:
+        self._mender = mender
         self._log = log
         self._queues = queues
         self._config = config
@@ -54,10 +62,12 @@ class QueueReader:
         matches: Callable[[str], bool] | None = None,
         *,
         bulk: bool = False,
+        verify: bool = False,
     ) -> ReadResult:
         """Messages of one queue from `offset` on, only those whose tag hash is among `codes` if there are any.
 
-        At least one is returned if there is one, however large. Bodies are neither copied nor looked at. `matches` is
+        At least one is returned if there is one, however large. Bodies are not copied; with `verify`, checksums are
+        looked at in the log's last file, too. `matches` is
         asked about the properties of each message, for so many and so long that others need not wait for it; then it
         is NO_MATCHED_MESSAGE, and the next offset says where to go on. A `bulk` read brings as much as a bulk read may,
         whatever the limits for consumers are.
@@ -74,18 +84,22 @@ class QueueReader:
             if offset == high:
                 return ReadResult(GetStatus.OFFSET_OVERFLOW_ONE, high, low, high)
             return ReadResult(GetStatus.OFFSET_OVERFLOW_BADLY, _where_unread(queue, low, high), low, high)
-        if not codes and matches is None and (found := self._read_all(queue, offset, max_count, max_bytes, bulk)):
+        if (
+            not codes
+            and matches is None
+            and (found := self._read_all(queue, offset, max_count, max_bytes, bulk, verify))
+        ):
             return found
         entries_limit = self._config.max_filter_message_size // ENTRY_SIZE
         entries = queue.entries(offset, entries_limit if matches is not None else max(entries_limit, max_count))
         if entries is None:
             return ReadResult(GetStatus.OFFSET_FOUND_NULL, queue.next_file_offset(offset), low, high)
-        return self._read_entries(entries, offset, low, high, max_count, max_bytes, codes, matches, bulk)
+        return self._read_entries(queue, entries, offset, low, high, max_count, max_bytes, codes, matches, bulk, verify)
 
     def _read_all(
-        self, queue: ConsumeQueue, offset: int, max_count: int, max_bytes: int, bulk: bool
+        self, queue: ConsumeQueue, offset: int, max_count: int, max_bytes: int, bulk: bool, verify: bool
     ) -> ReadResult | None:
-        """The quick way when the next messages are all there, in memory and in one file of the log; else None."""
+        """The quick way when the next messages are all sound, in memory and in one file of the log; else None."""
         count, byte_limit = self._limits(0, max_count, max_bytes, bulk)
         count = min(count, queue.max_offset - offset)
         places = queue.places(offset, count) if count > 0 else None
@@ -99,6 +113,13 @@ class QueueReader:
         if file is None or end > file.end or size > byte_limit or self._log.end - begin > self._memory_bytes:
             return None
         view, start = file.view, file.start
+        places_in_file = [at - start for at in offsets]
+        if not _all_there(view, places_in_file, offsets, sizes, queue.queue_id, offset):
+            return None
+        if (verify or (file is not self._log.files[-1] and not bulk)) and not _all_sound(
+            view, places_in_file, sizes, queue.topic_bytes
+        ):
+            return None
         if begin + size == end:  # side by side, for offsets only rise and records do not overlap
             views: tuple[memoryview, ...] = (view[begin - start : end - start],)
         else:
@@ -107,6 +128,7 @@ class QueueReader:
 
     def _read_entries(
         self,
+        queue: ConsumeQueue,
         entries: Iterator[Entry],
         offset: int,
         low: int,
@@ -116,9 +138,10 @@ class QueueReader:
         codes: frozenset[int] | None,
         matches: Callable[[str], bool] | None,
         bulk: bool,
+        verify: bool,
     ) -> ReadResult:
-        commit_log = self._log
-        log_start, log_end = commit_log.start, commit_log.end
+        commit_log, mender = self._log, self._mender
+        log_start, log_end, last_start = commit_log.start, commit_log.end, commit_log.files[-1].start
         views: list[memoryview] = []
         count = size = skip_below = physical_offset = count_limit = byte_limit = 0
         run_begin = run_end = -1  # records that lie side by side and go out as one slice
@@ -129,12 +152,21 @@ class QueueReader:
             if matches is not None and monotonic() > deadline and offset > begin:
                 break
             offset += 1
-            if physical_offset < skip_below or (codes and code not in codes and code >= LOWEST_TAG_HASH):
+            if 0 <= physical_offset < skip_below or (codes and code not in codes and code >= LOWEST_TAG_HASH):
                 continue
-            if physical_offset < log_start or physical_offset + entry_size > log_end:
-                if entry_size != FILLER_SIZE:  # a filler says nothing about the entries behind it
-                    skip_below = commit_log.next_file_start(physical_offset)
+            if entry_size == FILLER_SIZE:  # it says nothing about the entries behind it
                 continue
+            entry = physical_offset, entry_size, code
+            if physical_offset < log_start and mender.is_gone(queue, offset - 1, entry):
+                skip_below = commit_log.next_file_start(physical_offset)
+                continue
+            follow = mender.sound if verify or (physical_offset < last_start and not bulk) else mender.mended
+            if (found := follow(queue, offset - 1, entry)) is None:
+                continue
+            if found is not entry:
+                physical_offset, entry_size, code = found
+                if codes and code not in codes and code >= LOWEST_TAG_HASH:
+                    continue
             if matches is not None and not _is_match(commit_log, physical_offset, entry_size, matches):
                 continue
             if physical_offset != run_end:
@@ -167,6 +199,33 @@ class QueueReader:
             min(max_count, config.max_transfer_count_on_message_in_memory),
             min(max_bytes, config.max_transfer_bytes_on_message_in_memory),
         )
+
+
+def _all_there(
+    view: memoryview,
+    places: list[int],
+    offsets: tuple[int, ...],
+    sizes: tuple[int, ...],
+    queue_id: int,
+    queue_offset: int,
+) -> bool:
+    """Whether the heads of these records lie there, and are of this queue and of consecutive offsets."""
+    queue_offsets = range(queue_offset, queue_offset + len(places))
+    try:
+        heads = [*map(PLACE.unpack_from, repeat(view), places)]
+    except struct.error:
+        return False
+    return heads == [*zip(sizes, repeat(MAGIC_V1), repeat(queue_id), queue_offsets, offsets)]
+
+
+def _all_sound(view: memoryview, places: list[int], sizes: tuple[int, ...], topic: bytes) -> bool:
+    """Whether these records match their checksums."""
+    try:
+        for place, size in zip(places, sizes, strict=True):
+            check_at(view, place, place + size, topic=topic)
+    except ProtocolError:
+        return False
+    return True
 
 
 def _where_unread(queue: ConsumeQueue, low: int, high: int) -> int:

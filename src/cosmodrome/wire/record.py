@@ -327,20 +327,24 @@ def properties_of(record: bytes | memoryview) -> str:
     return str(record[topic_end + 2 : end], "utf-8", "replace")
 
 
-def check_at(view: bytes | bytearray | memoryview, position: int, limit: int, *, crc: bool = True) -> int:
+def check_at(
+    view: bytes | bytearray | memoryview, position: int, limit: int, *, crc: bool = True, topic: bytes | None = None
+) -> int:
     """The size of the whole, sound record at `position`, ending at or before `limit`; ProtocolError if there is none.
 
-    With `crc`, its body is read too, and all of it if it is sealed.
+    With `crc`, its body is read too, and all of it if it is sealed; with `topic`, it is to be of that one.
     """
     fields, topic_at, topic_end, end = _bounds(view, position, limit)
     size, body_crc, body_size = fields[0], fields[2], fields[14]
+    if topic is not None and view[topic_at:topic_end] != topic:
+        raise DamagedRecord("it says that it is of another topic")
     if crc:
         if end - topic_end >= SEAL_SIZE + 2 and view[end - SEAL_SIZE : end - 11] == _SEAL_BEGIN:
             _check_seal(view, position, end)
         elif body_size:
             body_end = topic_at - (1 if fields[1] == MAGIC_V1 else 2)
             if zlib.crc32(view[body_end - body_size : body_end]) & CRC_MASK != body_crc:
-                raise DamagedRecord(f"the body of the record at {position} does not match its checksum")
+                raise DamagedRecord("its body does not match its checksum")
     return int(size)
 
 
@@ -348,7 +352,7 @@ def _check_seal(view: bytes | bytearray | memoryview, position: int, end: int) -
     """DamagedRecord unless the seal at the end of a record fits to all that stands before it."""
     seal_at = end - SEAL_SIZE
     if view[seal_at:end] != _seal(zlib.crc32(memoryview(view)[position:seal_at])):
-        raise DamagedRecord(f"the record at {position} does not match the checksum over all of it")
+        raise DamagedRecord("it does not match the checksum over its head, body and properties")
 
 
 def body_span(view: bytes | bytearray | memoryview, position: int) -> tuple[int, int, int]:
@@ -543,7 +547,7 @@ def _record(raw: bytes, position: int, fields: tuple[Any, ...], topic_at: int, t
         _check_seal(raw, position, end)
         properties_end = end - 20
     elif body_size and zlib.crc32(body) & 0x7FFFFFFF != crc:
-        raise DamagedRecord(f"the body of the record at {position} does not match its checksum")
+        raise DamagedRecord("its body does not match its checksum")
     elif raw[end - 11 : end - 1].isdigit() and raw[end - 11 : end] == _seal(zlib.crc32(raw[position : end - 20]))[9:]:
         properties_end = end - 20  # only the name of the seal is damaged
     return Record(

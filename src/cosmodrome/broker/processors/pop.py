@@ -286,7 +286,10 @@ def _retried(broker: Broker, request: PopMessage, taken: _Taken, record: Record,
 
 def _read(broker: Broker, topic: str, queue_id: int, offset: int, count: int, wanted: Wanted) -> ReadResult:
     began = monotonic()
-    result = broker.store.read(topic, queue_id, offset, count, codes=wanted.codes, matches=wanted.matches)
+    is_copied = not (retry_mark(topic) == NORMAL or broker.config.pop_response_return_actual_retry_topic)
+    result = broker.store.read(
+        topic, queue_id, offset, count, codes=wanted.codes, matches=wanted.matches, verify=is_copied
+    )
     result.took_ms = (monotonic() - began) * 1000
     return result
 

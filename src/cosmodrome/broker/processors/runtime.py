@@ -17,7 +17,6 @@ from cosmodrome.numbers import MAX_INT, parse_int
 from cosmodrome.store import Recovered
 from cosmodrome.wire.bodies import BrokerStats, KVTable, StatsItem, encode_data_version
 from cosmodrome.wire.command import Command
-from cosmodrome.wire.record import head_at
 from cosmodrome.wire.requests import BrokerConfigReply, ViewBrokerStats
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ def _with_paths(broker: Broker) -> StoreConfig:
 
 async def get_runtime_info(broker: Broker, _connection: Connection, command: Command) -> Command:
     """GET_BROKER_RUNTIME_INFO: the figures that mqadmin and dashboards show."""
-    table = {**_life(broker), **_traffic(broker), **_waiting(broker), **await _disk(broker)}
+    table = {**_life(broker), **_traffic(broker), **_waiting(broker), **_rot(broker), **await _disk(broker)}
     return command.reply(body=KVTable({name: str(value) for name, value in table.items()}).encode())
 
 
@@ -160,18 +159,28 @@ def _waiting(broker: Broker) -> dict[str, object]:
     }
 
 
+def _rot(broker: Broker) -> dict[str, object]:
+    """What was found to be damaged since the start; keys of our own."""
+    rot = broker.store.rot
+    return {
+        "damagedRecords": rot.records,
+        "damagedQueueEntries": rot.entries,
+        "rebuiltQueueEntries": rot.rebuilt,
+        "damagedIndexEntries": rot.index_entries,
+    }
+
+
 async def _disk(broker: Broker) -> dict[str, object]:
     store = broker.store
     await store.cleaner.measure()
     shares = store.cleaner.shares
     total, _, free = await asyncio.to_thread(shutil.disk_usage, broker.store_config.store_path_root_dir)
-    first = store.record_at(store.min_physical_offset)
     return {
         "commitLogMinOffset": store.min_physical_offset,
         "commitLogMaxOffset": store.max_physical_offset,
         "commitLogDiskRatio": shares.get("CL", 0.0),
         "consumeQueueDiskRatio": shares.get("CQ", 0.0),
-        "earliestMessageTimeStamp": -1 if first is None else head_at(first, 0, len(first)).store_timestamp,
+        "earliestMessageTimeStamp": store.first_timestamp,
         "dispatchBehindBytes": store.dispatch_behind_bytes,
         "dispatchMaxBuffer": 0,  # nothing is buffered between log and queues
         "commitLogDirCapacity": f"Total : {_size_text(total)}, Free : {_size_text(free)}.",
