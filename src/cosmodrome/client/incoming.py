@@ -52,10 +52,15 @@ def received_messages(
     reason = None if error is None else str(error)
     end = request.queue_offset
     if not (queue.topic.startswith(_LIGHT_PREFIX) or _STATIC_FIELD in command.fields):
+        gap = None  # the first record that others seem to be missing before: its offset may be a wrong one
+        low = reply.next_begin_offset - 1 if request.max_msg_nums == 1 else 0
         for number, record in enumerate(records):
-            if (misplaced := _misplaced(record, queue, end, reply.next_begin_offset)) is not None:
-                records, reason = records[:number], misplaced
+            if (misplaced := _misplaced(record, queue, max(end, low), reply.next_begin_offset)) is not None:
+                records, reason = records[: number if gap is None else gap], misplaced
+                end = records[-1].queue_offset + 1 if records else request.queue_offset
                 break
+            if record.queue_offset != end and gap is None:
+                gap = number
             end = record.queue_offset + 1
     elif records:
         end = records[-1].queue_offset + 1

@@ -21,7 +21,18 @@ from cosmodrome.errors import ProtocolError
 from cosmodrome.model import Property
 from cosmodrome.wire import properties as properties_string
 from cosmodrome.wire.compression import decompress
-from cosmodrome.wire.record import CRC_MASK, MAGIC_V1, MAGIC_V2, MIN_SIZE, SysFlag, offset_msg_id, unpack_host
+from cosmodrome.wire.record import (
+    CRC_MASK,
+    MAGIC_V1,
+    MAGIC_V2,
+    MIN_SIZE,
+    SEAL_PROPERTY,
+    SEAL_SIZE,
+    SysFlag,
+    check_at,
+    offset_msg_id,
+    unpack_host,
+)
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -55,6 +66,8 @@ _STORE_TIME = np.dtype(">i8")
 _TAIL = np.dtype([("reconsume_times", ">i4"), ("prepared_offset", ">i8"), ("body_size", ">i4")])
 _BYTE = np.dtype("u1")
 _SHORT = np.dtype(">u2")
+_SEAL_BEGIN = f"{SEAL_PROPERTY}{properties_string.NAME_END}".encode()
+_SEAL_NAME = np.dtype(f"S{len(_SEAL_BEGIN)}")
 
 
 class Records:
@@ -83,9 +96,13 @@ class Records:
         self._topic_end = self._topic_at + topic_sizes
         self._check(self._topic_end)
         self._properties_at = self._topic_end + 2
-        self._properties_end = self._properties_at + self._at(self._topic_end, _SHORT)
-        if not np.array_equal(self._properties_end, self._starts + head["size"]):
+        ends = self._ends = self._properties_at + self._at(self._topic_end, _SHORT)
+        if not np.array_equal(ends, self._starts + head["size"]):
             raise ProtocolError("what was pulled holds a damaged record")
+        self._is_sealed: Bools = (ends - self._properties_at >= SEAL_SIZE) & (
+            self._at(ends - SEAL_SIZE, _SEAL_NAME) == _SEAL_BEGIN
+        )
+        self._properties_end = ends - SEAL_SIZE * self._is_sealed
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -105,23 +122,32 @@ class Records:
 
     def are_complete(self) -> bool:
         """Whether all were written to their ends, as `store.commit_log.is_complete` asks it of one."""
-        data = memoryview(self._data)
-        pairs = zip(self._body_at.tolist(), self._body_end.tolist(), strict=True)
-        checksums = np.fromiter((crc32(data[begin:end]) & CRC_MASK for begin, end in pairs), np.int64, len(self))
-        has_body = self._body_end > self._body_at
         has_properties = self._properties_end > self._properties_at
         is_cut = has_properties & (self._bytes[self._properties_end - 1] == 0)
         return not (
-            np.any(has_body & (checksums != self._head["body_crc"]))
+            not np.all(self.are_sound())
             or np.any(is_cut)
             or pc.any(pc.match_substring(self.topics, "\0"), min_count=0).as_py()
         )
+
+    def are_sound(self) -> Bools:
+        """Whether each matches its checksums."""
+        data = memoryview(self._data)
+        pairs = zip(self._body_at.tolist(), self._body_end.tolist(), strict=True)
+        checksums = np.fromiter((crc32(data[begin:end]) & CRC_MASK for begin, end in pairs), np.int64, len(self))
+        are_sound: Bools = (checksums == self._head["body_crc"]) | (self._body_end == self._body_at)
+        for row in np.flatnonzero(self._is_sealed).tolist():
+            try:
+                check_at(self._data, int(self._starts[row]), int(self._ends[row]))
+            except ProtocolError:
+                are_sound[row] = False
+        return are_sound
 
     def select(self, wanted: Bools) -> Records:
         """Those records alone."""
         if wanted.all():
             return self
-        ends = self._properties_end
+        ends = self._ends
         pairs = zip(self._starts[wanted].tolist(), ends[wanted].tolist(), strict=True)
         return Records(b"".join([self._data[begin:end] for begin, end in pairs]))
 
@@ -219,6 +245,12 @@ class Records:
     def property(self, name: str) -> pa.StringArray:
         """The value of one property in each message, null where it is missing."""
         return self._items.value_of(name)
+
+    def are_of_queue(self, topic: str, queue_id: int) -> bool:
+        """Whether all of them are of one queue."""
+        if not len(self):
+            return True
+        return bool(np.all(self._head["queue_id"] == queue_id)) and pc.all(pc.equal(self.topics, topic)).as_py() is True
 
     def is_of_topic(self, topics: Iterable[str]) -> Bools:
         """Whether each message is of one of the topics."""

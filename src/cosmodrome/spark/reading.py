@@ -13,7 +13,7 @@ import pyarrow as pa
 from cosmodrome.client.pulling import NOTHING_THERE
 from cosmodrome.codes import ResponseCode
 from cosmodrome.config import MIB
-from cosmodrome.errors import BrokerError, CosmodromeError, RouteNotFound
+from cosmodrome.errors import BrokerError, CosmodromeError, DamagedRecord, ProtocolError, RouteNotFound
 from cosmodrome.model import ALL_TAGS, MessageQueue, Property, Subscription
 from cosmodrome.spark.decoding import Records
 from cosmodrome.spark.link import MAX_PAUSE_SECONDS, Cluster, NotReady, may_pass
@@ -24,6 +24,7 @@ from cosmodrome.spark.progress import DataLoss, loss, named
 from cosmodrome.spark.pulling import pull_request
 from cosmodrome.spark.schema import BatchMaker
 from cosmodrome.wire.command import Command
+from cosmodrome.wire.record import check_at, claimed_id, cut_records
 from cosmodrome.wire.requests import PullReply
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,7 @@ class _Pulled(NamedTuple):
     body: bytes
     begin: int
     end: int
+    has_damage: bool = False
 
 
 class RangeReader:
@@ -78,12 +80,15 @@ class RangeReader:
 
     def _made(self, wanted: Range, pending: list[_Pulled]) -> Iterator[pa.RecordBatch]:
         """A batch, unless nothing of what was pulled is wanted."""
-        records = Records(pending[0].body if len(pending) == 1 else b"".join([pulled.body for pulled in pending]))
+        records = _sound_records(wanted.queue, pending)
+        if records is None:
+            pending = [self._mended(wanted.queue, pulled) for pulled in pending]
+            records = Records(b"".join([pulled.body for pulled in pending]))
         subscription = self._options.wanted(wanted.queue.topic)
-        if subscription.expression == ALL_TAGS and len(records) < sum(end - begin for _, begin, end in pending):
+        if subscription.expression == ALL_TAGS and len(records) < sum(pulled.end - pulled.begin for pulled in pending):
             self._check_gaps(wanted.queue, pending)
         offsets = records.queue_offsets
-        if offsets[0] < wanted.begin or offsets[-1] >= wanted.end:
+        if len(offsets) and (offsets[0] < wanted.begin or offsets[-1] >= wanted.end):
             records = records.select((offsets >= wanted.begin) & (offsets < wanted.end))
         if tags := subscription.tags:  # a broker goes by their hashes
             records = records.select(records.has_property(Property.TAGS, tags))
@@ -91,6 +96,33 @@ class RangeReader:
             records = records.select(records.has_property(Property.KEYS, self._options.keys))
         if len(records):
             yield self._maker.make(records, wanted.queue.broker_name)
+
+    def _mended(self, queue: MessageQueue, pulled: _Pulled) -> _Pulled:
+        """What was pulled without damaged records; DataLoss if there are any, unless that is allowed."""
+        if _sound_records(queue, [pulled]) is not None:
+            return pulled
+        reasons: list[str] = []
+        sound: list[bytes] = []
+        pieces = cut_records(pulled.body)
+        begin, is_whole = pulled.begin, len(pieces) == pulled.end - pulled.begin
+        for number, piece in enumerate(pieces):
+            begin, end = (pulled.begin + number, pulled.begin + number + 1) if is_whole else (begin, pulled.end)
+            try:
+                check_at(piece, 0, len(piece), topic=queue.topic.encode())
+                records = _sound_records(queue, [_Pulled(piece, begin, end)])
+                if records is None:
+                    raise DamagedRecord("it is not of the queue or the offsets that were asked for")
+            except ProtocolError as error:
+                reasons.append(f"{claimed_id(piece, 0) or '?'}: {error}")
+                continue
+            sound.append(piece)
+            begin = int(records.queue_offsets[0]) + 1
+        text = (
+            f"messages {pulled.begin} to {pulled.end - 1} of {named(queue)} hold {len(reasons)} damaged ones: "
+            f"{', '.join(reasons)}; `cosmodrome store verify` looks for more in the broker's store"
+        )
+        _lose(text, fail=self._options.fail_on_data_loss)
+        return pulled._replace(body=b"".join(sound), has_damage=True)
 
     def _check_gaps(self, queue: MessageQueue, pending: Sequence[_Pulled]) -> None:
         """Not all that was asked for came, though nothing was filtered. Compacted topics and repaired stores have gaps
@@ -135,9 +167,26 @@ class RangeReader:
                 time.sleep(min(pause_seconds, MAX_PAUSE_SECONDS))
 
 
+def _sound_records(queue: MessageQueue, pending: Sequence[_Pulled]) -> Records | None:
+    """All that was pulled; None unless it is what was asked for, and as it was written."""
+    try:
+        records = Records(pending[0].body if len(pending) == 1 else b"".join([pulled.body for pulled in pending]))
+    except ProtocolError:
+        return None
+    offsets, begin, end = records.queue_offsets, pending[0].begin, pending[-1].end
+    are_right = (
+        np.all(np.diff(np.concatenate(([begin - 1], offsets, [end]))) > 0)
+        and records.are_sound().all()
+        and records.are_of_queue(queue.topic, queue.queue_id)
+    )
+    return records if are_right else None
+
+
 def _first_gap(pending: Iterable[_Pulled]) -> tuple[int, int] | None:
     """The first offsets that were asked for and did not come, the last one not included."""
-    for body, begin, end in pending:
+    for body, begin, end, has_damage in pending:
+        if has_damage:  # told already
+            continue
         edges = np.concatenate(([begin - 1], Records(body).queue_offsets, [end]))
         before = np.flatnonzero(np.diff(edges) > 1)
         if before.size:

@@ -24,7 +24,7 @@ from cosmodrome.store.consume_queue import ENTRY_SIZE, FILLER_SIZE
 from cosmodrome.store.log_walk import Damage, Tail, walk
 from cosmodrome.store.survey import FoundFile, LogView, Maps, QueueView, Survey, survey
 from cosmodrome.store.verification import claimed_end
-from cosmodrome.wire.record import BLANK_MAGIC, MAGIC_V1, MAGIC_V2, MIN_SIZE, RecordHead, head_at
+from cosmodrome.wire.record import BLANK_MAGIC, MAGIC_V1, MAGIC_V2, MIN_SIZE, RecordHead, check_at, head_at
 
 log = logging.getLogger(__name__)
 
@@ -326,14 +326,15 @@ def _read_entries(queue: QueueView, view: LogView, file: FoundFile | None, group
     try:
         records = Records(b"".join(pieces))
         offsets = [offset for offset, _, _ in group]
-        if len(records) == len(group) and records.queue_offsets.tolist() == offsets and records.are_complete():
+        are_right = len(records) == len(group) and records.queue_offsets.tolist() == offsets
+        if are_right and records.are_of_queue(queue.topic, queue.queue_id) and records.are_complete():
             yield Found(name, records)
             return
     except ProtocolError:
         pass
     run = _Run(name)
     for (offset, at, _), piece in zip(group, pieces, strict=True):
-        if _is_whole(piece, at):
+        if _is_whole(piece, at, (queue.topic, queue.queue_id, offset)):
             yield from run.add(memoryview(piece))
         else:
             yield from run.cut()
@@ -341,10 +342,14 @@ def _read_entries(queue: QueueView, view: LogView, file: FoundFile | None, group
     yield from run.cut()
 
 
-def _is_whole(piece: bytes, at: int) -> bool:
+def _is_whole(piece: bytes, at: int, place: tuple[str, int, int]) -> bool:
+    """Whether it is the whole record of this topic, queue and offset."""
     try:
         head = head_at(piece, 0, len(piece))
+        check_at(piece, 0, len(piece))
     except ProtocolError:
+        return False
+    if (head.topic, head.queue_id, head.queue_offset) != place:
         return False
     return head.size == len(piece) and head.physical_offset == at and is_complete(memoryview(piece), head)
 

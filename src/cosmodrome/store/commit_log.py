@@ -6,14 +6,13 @@ import errno
 import logging
 import struct
 import threading
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 from cosmodrome.errors import MessageIllegal, ProtocolError, ServiceNotAvailable
 from cosmodrome.store.mapped_file import MappedFile, list_files, sync_directory
 from cosmodrome.store.paths import aside_folder
-from cosmodrome.wire.record import BLANK_MAGIC, CRC_MASK, RecordHead, head_at, magic_at
+from cosmodrome.wire.record import BLANK_MAGIC, RecordHead, check_at, head_at, head_size, magic_at
 
 log = logging.getLogger(__name__)
 
@@ -270,9 +269,13 @@ def _is_blank(file: MappedFile, position: int, *, verify: bool) -> bool:
 
 
 def is_complete(view: memoryview, head: RecordHead) -> bool:
-    """Whether a record with fitting sizes was written to its end. Unwritten bytes are zero, and neither a topic nor
-    properties end so; only the body has a checksum."""
+    """Whether a record with fitting sizes was written to its end, and matches its checksums. Unwritten bytes are zero,
+    and neither a topic nor properties end so: unless it is sealed, only the body has a checksum."""
     if "\0" in head.topic or head.properties.endswith("\0"):
         return False
-    body = view[head.body_at : head.body_at + head.body_size]
-    return zlib.crc32(body) & CRC_MASK == head.body_crc or not head.body_size
+    begin = head.body_at - head_size(head.sys_flag)
+    try:
+        check_at(view, begin, begin + head.size)
+    except ProtocolError:
+        return False
+    return True

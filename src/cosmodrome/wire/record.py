@@ -321,6 +321,11 @@ def head_at(view: bytes | bytearray | memoryview, position: int, limit: int) -> 
     )
 
 
+def head_size(sys_flag: int) -> int:
+    """How many bytes stand before the body."""
+    return _HEADS[sys_flag & _V6_MASK].size
+
+
 def properties_of(record: bytes | memoryview) -> str:
     """The properties string of one whole record; ProtocolError if it is none."""
     _, _, topic_end, end = _bounds(record, 0, len(record))
@@ -508,6 +513,16 @@ def sound_records(
         at = sum(record.total_size for record in records)
         view = view[at + _claimed_size(view, at) :]
     return found
+
+
+def cut_records(data: bytes) -> list[bytes]:
+    """The pieces of a pull's body, one for each record, sound or not."""
+    pieces: list[bytes] = []
+    while data:
+        size = _claimed_size(memoryview(data), 0)
+        pieces.append(data[:size])
+        data = data[size:]
+    return pieces
 
 
 def _claimed_size(view: memoryview, position: int) -> int:

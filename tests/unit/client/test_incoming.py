@@ -110,6 +110,14 @@ def test_a_record_that_was_not_asked_for_is_damage(other: dict[str, Any]) -> Non
     assert found.damage.queue_offset == 8, "the last that the broker looked at"
 
 
+def test_a_rotten_offset_that_seems_possible_hides_no_other_message() -> None:
+    """The record of offset 4 says 5: both are asked for alone."""
+    stored = [record(b"body", offset=offset).encode() for offset in (3, 5, 5, 6)]
+    found = pull(b"".join(stored), begin=3)
+    assert [message.queue_offset for message in found.messages] == [3]
+    assert (found.end, found.damage is not None) == (4, True)
+
+
 def test_after_damage_messages_are_asked_for_one_by_one() -> None:
     isolation = Isolation()
     sound, rotten = record(b"body", offset=3).encode(), record(b"body", offset=4).encode()[:-1]

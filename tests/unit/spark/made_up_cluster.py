@@ -25,11 +25,15 @@ ALL = ReadAllAvailable()
 
 @dataclass
 class Node:
-    """One broker process. Every queue it has reaches from `low` to before `high`; of `missing`, nothing comes."""
+    """One broker process. Every queue it has reaches from `low` to before `high`; of `missing`, nothing comes.
+
+    In `rotten`, a byte of a record is another one: at which place, by offset.
+    """
 
     low: int = 0
     high: int = 100
     missing: frozenset[int] = frozenset()
+    rotten: dict[int, int] = field(default_factory=dict)
     is_slave: bool = False
     topics: set[str] = field(default_factory=lambda: {"orders"})
     queues: int = 8  # for whoever pulls; name servers tell of one
@@ -63,7 +67,13 @@ class Node:
         there = [number for number in range(offset, end) if number not in self.missing]
         if not there:
             return self._found_nothing(command, ResponseCode.PULL_RETRY_IMMEDIATELY, end, "MESSAGE_WAS_REMOVING")
-        return command.reply(fields=self._fields(end), body=b"".join(map(_record, there)), remark="FOUND")
+        return command.reply(fields=self._fields(end), body=b"".join(map(self._record, there)), remark="FOUND")
+
+    def _record(self, offset: int) -> bytes:
+        record = bytearray(_record(offset))
+        if offset in self.rotten:
+            record[self.rotten[offset]] ^= 1
+        return bytes(record)
 
     def _found_nothing(self, command: Command, code: int, end: int, remark: str = "OFFSET_OVERFLOW_ONE") -> Command:
         return command.reply(code, fields=self._fields(end), remark=remark)

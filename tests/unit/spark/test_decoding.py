@@ -120,3 +120,24 @@ def test_times_are_microseconds_in_utc() -> None:
     column = timestamps(Records(encode_record(b"T", b"x", b"", 0, 0, 0, 1_700_000_000_123, V4, 2, V4)).born_timestamps)
     assert column.type == pa.timestamp("us", tz="UTC")
     assert column.cast(pa.int64()).to_pylist() == [1_700_000_000_123_000]
+
+
+@given(st.integers(0, 10_000), st.integers(0, 7))
+def test_sealed_records_hide_their_seal_and_no_flipped_bit_passes(place: int, bit: int) -> None:
+    """A flip in the name of a seal leaves it a property that nobody set; all else is as it was."""
+    arguments = (b"orders", b"body", b"A\x01b\x02", 0, 0, 0, 1, V4, 1, V4)
+    whole = [encode_record(*arguments, queue_offset=offset, sealed=True) for offset in range(3)]
+    records = Records(b"".join(whole))
+    assert records.are_sound().all()
+    assert records.properties.to_pylist() == [[("A", "b")]] * 3
+    assert Records(b"".join(whole)).select(records.queue_offsets != 1).queue_offsets.tolist() == [0, 2]
+    rotten = bytearray(whole[1])
+    place %= len(rotten)
+    rotten[place] ^= 1 << bit
+    try:
+        found = Records(whole[0] + rotten + whole[2])
+    except ProtocolError:
+        return
+    is_in_name = 0 <= place - (len(rotten) - 20) < 9
+    assert found.are_sound().tolist() == [True, is_in_name, True]
+    assert found.bodies.to_pylist()[1] == b"body" or not is_in_name

@@ -195,3 +195,22 @@ def test_an_offset_behind_the_end_is_called_what_it_is(option: str, place: str) 
     made = source_options(given, streaming=False)
     with pytest.raises(DataLoss, match=f"ends at 100, but is to be read {place}"):
         RocketMQReader(made, table_schema(made.properties, metadata=False)).partitions()
+
+
+@pytest.mark.parametrize(
+    "place", [1, 5, 15, 27, 86, 88, 90], ids=["size", "magic", "queue", "offset", "body size", "body", "topic"]
+)
+def test_a_rotten_message_fails_the_read_or_is_left_out_with_a_warning(
+    made_up: MadeUpCluster, caplog: pytest.LogCaptureFixture, place: int
+) -> None:
+    made_up.nodes["a:0"].rotten = {30: place, 31: place, 99: place}
+    by_ten = {"pullBatchSize": "10"}
+    with pytest.raises(DataLoss, match=r"messages 30 to 39 of queue 0 of orders .* hold \d damaged.*failOnDataLoss"):
+        read(stream_reader(**by_ten), 20, 70)
+    with caplog.at_level(logging.WARNING):
+        found = read(stream_reader(failOnDataLoss="false", **by_ten), 20, 100)
+    assert set(found) <= set(range(20, 100)) - {30, 31, 99}
+    assert set(found) >= {*range(20, 30), *range(40, 90)}
+    assert "messages 30 to 39" in caplog.text
+    if place > 10:  # where the size of a record is known, the others are found
+        assert found == [offset for offset in range(20, 100) if offset not in (30, 31, 99)]
