@@ -53,7 +53,8 @@ def received_messages(
     end = request.queue_offset
     if not (queue.topic.startswith(_LIGHT_PREFIX) or _STATIC_FIELD in command.fields):
         gap = None  # the first record that others seem to be missing before: its offset may be a wrong one
-        low = reply.next_begin_offset - 1 if request.max_msg_nums == 1 else 0
+        is_alone = request.max_msg_nums == len(records) == 1  # then it is the last that the broker looked at
+        low = reply.next_begin_offset - 1 if is_alone else 0
         for number, record in enumerate(records):
             if (misplaced := _misplaced(record, queue, max(end, low), reply.next_begin_offset)) is not None:
                 records, reason = records[: number if gap is None else gap], misplaced
