@@ -75,6 +75,8 @@ class StoreFolder:
     """A store with a broker name and a port of its own, which every broker that opens it takes."""
 
     def __init__(self, home: Path, namesrv: str) -> None:
+        self.ours: dict[str, object] = {}  # more keys for our broker
+        self.apaches: dict[str, object] = {}  # and for Apache's
         self.home = home
         self.root = home / "store"
         self.namesrv = namesrv
@@ -85,16 +87,16 @@ class StoreFolder:
         return f"127.0.0.1:{self._port}"
 
     def open_in_ours(self) -> CosmodromeBroker:
-        extra = {**_COMMON, "listenPort": self._port}
+        extra = {**_COMMON, "listenPort": self._port, **self.ours}
         return CosmodromeBroker(self.namesrv, self.home, BROKER_NAME, extra)
 
     def open_in_apache(self, version: str) -> ApacheBroker:
-        extra = {**_COMMON, **_APACHE, "listenPort": self._port}
+        extra = {**_COMMON, **_APACHE, "listenPort": self._port, **self.apaches}
         return ApacheBroker(version, self.namesrv, self.home, BROKER_NAME, extra=extra)
 
     def open(self) -> MessageStore:
         """The store without a broker."""
-        config = StoreConfig().with_properties({key: str(value) for key, value in _SIZES.items()})
+        config = StoreConfig().with_properties({key: str(value) for key, value in (_SIZES | self.ours).items()})
         return MessageStore.open(self.root, config, SystemClock())
 
     def stored(self, topic: str, queue_id: int) -> list[Record]:

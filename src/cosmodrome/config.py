@@ -156,6 +156,8 @@ class StoreConfig(_FromProperties):
     max_index_num: int = 20_000_000
     message_index_enable: bool = True
     max_message_size: int = 4 * MIB
+    # A checksum over each whole record, among its properties: 20 bytes more, which Java's clients show to their users.
+    enabled_append_prop_crc: bool = alias("enabledAppendPropCRC", False)
     flush_disk_type: FlushDiskType = FlushDiskType.ASYNC_FLUSH
     flush_interval_commit_log: int = 500
     flush_commit_log_least_pages: int = 4

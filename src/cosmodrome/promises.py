@@ -47,6 +47,9 @@ _COPIES = (
 _TLS_PREFIXES = ("tls.", "tlsserver", "tlsclient")
 _ELECTION = ("this version has no controller and no DLedger, so no other broker would take over from this one",)
 _ELSEWHERE = ("this version keeps the whole store in files below storePathRootDir",)
+_UNSEALED = (
+    "this version checks the checksum over a whole record wherever there is one, and gives up no record that has none",
+)
 _FORMAT = ("this version does not write or read that part of a store",)
 
 _SECURITY = {
@@ -112,7 +115,8 @@ BROKER_PROMISES: Mapping[str, Promise] = {
     **_group(*_ELSEWHERE, rocksdbCQDoubleWriteEnable="false", popConsumerKVServiceEnable="false"),
     **_group(*_ELSEWHERE, popConsumerKVServiceInit="false", configManagerVersion="v1"),
     **_group(*_FORMAT, enableLmq="false", enableMultiDispatch="false", enableConsumeQueueExt="false"),
-    **_group(*_FORMAT, enabledAppendPropCRC="false", forceVerifyPropCRC="false", timerPrecisionMs="1000"),
+    **_group(*_FORMAT, timerPrecisionMs="1000"),
+    **_group(*_UNSEALED, forceVerifyPropCRC="false"),
     **_group("this version compacts no topics: each keeps all its messages", enableCompaction="false"),
     **_group(
         "this version does not slow down groups that read old messages",

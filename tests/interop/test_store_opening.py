@@ -95,6 +95,30 @@ def test_our_store_goes_to_apache_and_comes_back(folder: StoreFolder, version: s
 
 
 @both_versions
+def test_apache_takes_our_seals_for_its_own(folder: StoreFolder, version: str) -> None:
+    """5.3.3 gives up a log where the checksum over a whole record is missing or wrong, if it is told to look at it."""
+    folder.ours = {"enabledAppendPropCRC": "true"}
+    if version == "5.3.3":
+        folder.apaches = {"enabledAppendPropCRC": "true", "forceVerifyPropCRC": "true"}
+    with folder.open_in_ours() as ours:
+        folder.create_topic(ORDERS, QUEUES)
+        folder.create_topic(BATCHES, QUEUES)
+        send(folder, ORDERS, range(10))
+        send(folder, BATCHES, range(10, 16), "batch")
+        folder.leave(ours, kill=True)
+    with folder.open_in_apache(version) as apache:
+        assert held(folder, ORDERS) == once(range(10))
+        assert held(folder, BATCHES) == once(range(10, 16))
+        send(folder, ORDERS, range(16, 20))
+        folder.leave(apache, kill=True)
+    folder.verify()
+    stored = [record for queue_id in range(QUEUES) for record in folder.stored(ORDERS, queue_id)]
+    assert indexes(stored) == once(range(10), range(16, 20))
+    log = next((folder.root / "commitlog").iterdir()).read_bytes()
+    assert log.count(b"__CRC32#\x01") == (20 if version == "5.3.3" else 16)
+
+
+@both_versions
 def test_apache_adds_to_a_store_that_we_closed(folder: StoreFolder, version: str) -> None:
     """Our part of the checkpoint says where the log ended. Apache leaves that as it is, and then it is stale."""
     store = folder.open()

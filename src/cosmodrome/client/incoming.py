@@ -12,7 +12,7 @@ from cosmodrome.filter.tags import chooses, matches
 from cosmodrome.model import RETRY_PREFIX, MessageQueue, Property, ReceivedMessage, Subscription
 from cosmodrome.wire import properties as properties_string
 from cosmodrome.wire.compression import decompress
-from cosmodrome.wire.record import Record, SysFlag, claimed_id, read_records
+from cosmodrome.wire.record import SEAL_PROPERTY, Record, SysFlag, claimed_id, read_records
 
 log = logging.getLogger(__name__)
 
@@ -116,6 +116,7 @@ def received(
     record: Record, queue: MessageQueue, bounds: dict[str, str], kind: type[ReceivedMessage] = ReceivedMessage
 ) -> ReceivedMessage:
     properties = properties_string.decode(record.properties)
+    properties.pop(SEAL_PROPERTY, None)  # of another record, which this one is a copy of
     properties.update(bounds)
     topic = record.topic
     if topic.startswith(RETRY_PREFIX):

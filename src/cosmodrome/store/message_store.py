@@ -78,6 +78,7 @@ class MessageStore:
         self.on_stall: Callable[[], None] | None = None
         self.append_ms = 0  # how long the last append took
         self._max_body_size = config.max_message_size
+        self._is_sealing = config.enabled_append_prop_crc
         self._closed = False
         self.cleaner: Cleaner
         self.recovered: Recovered  # what the start found
@@ -261,6 +262,7 @@ class MessageStore:
             self._log.end,
             message.reconsume_times,
             message.prepared_transaction_offset,
+            sealed=self._is_sealing,
         )
 
     def _encode_batch(
@@ -279,6 +281,7 @@ class MessageStore:
             queue_offset,
             self._log.end,
             message.reconsume_times,
+            sealed=self._is_sealing,
         )
 
     def _illegal(self) -> MessageIllegal:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+import zlib
 from pathlib import Path
 from random import Random
 
@@ -11,13 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cosmodrome.clock import Clock
+from cosmodrome.errors import MessageIllegal
 from cosmodrome.store import MessageStore
 from cosmodrome.store.consume_queue import ENTRY_SIZE
 from cosmodrome.store.message import GetStatus
 from cosmodrome.store.rot import MessageDamaged
+from cosmodrome.wire.batch import BatchItem
 from cosmodrome.wire.java import java_hash
 from cosmodrome.wire.properties import find
-from tests.unit.store.kit import message, open_store, records
+from cosmodrome.wire.record import decode_records
+from tests.unit.store.kit import SMALL, bodies, message, open_store, records
 
 # More than one file of the log, and of the queues.
 COUNT = 250
@@ -172,4 +177,68 @@ def test_whatever_is_flipped_no_other_bytes_are_read_and_the_others_are_all_ther
     for view in store.read("orders", 0, other, 1, verify=True).views:
         (record,) = records([view])
         assert find(record.properties, "KEYS") == f"k{record.queue_offset}"
+    store.close()
+
+
+# --- sealed records
+
+SEALING = dataclasses.replace(SMALL, enabled_append_prop_crc=True)
+
+
+def test_a_sealed_record_ends_with_the_checksum_of_all_before_it(tmp_path: Path) -> None:
+    """As Apache writes it: ten digits, the lowest first."""
+    store = open_store(tmp_path, SEALING)
+    for properties in ("", "A\x01b\x02"):
+        appended = store.append(dataclasses.replace(message(), properties=properties))
+        view = store.record_at(appended.physical_offset)
+        assert view is not None
+        record = bytes(view)
+        assert record[-20:-11] == b"__CRC32#\x01"
+        assert int(record[-11:-1][::-1]) == zlib.crc32(record[:-20]) & 0x7FFFFFFF
+        assert record[-1:] == b"\x02"
+        assert decode_records(record)[0].properties == properties
+    store.close()
+
+
+def test_a_copy_has_a_seal_of_its_own_only(tmp_path: Path) -> None:
+    """Also one whose properties do not end with a separator, as those of some of Apache's versions, and batches."""
+    store = open_store(tmp_path, SEALING)
+    stale = "A\x01b\x02__CRC32#\x010123456789\x02C\x01d"
+    single = dataclasses.replace(message(), properties=stale)
+    place = store.append(single).physical_offset
+    places = store.append_batch(message(), [BatchItem(0, b"x", stale), BatchItem(0, b"y", "")]).physical_offsets
+    found = [decode_records(store.record_at(at) or b"")[0] for at in (place, *places)]
+    assert [record.properties for record in found] == ["A\x01b\x02C\x01d\x02"] * 2 + [""]
+    store.close()
+    store = open_store(tmp_path, SMALL)
+    place = store.append(single).physical_offset
+    assert decode_records(store.record_at(place) or b"")[0].properties == "A\x01b\x02C\x01d"
+    store.close()
+
+
+def test_properties_that_leave_no_room_for_the_seal_are_refused(tmp_path: Path) -> None:
+    store = open_store(tmp_path, dataclasses.replace(SEALING, mapped_file_size_commit_log=1 << 20))
+    store.append(dataclasses.replace(message(), properties="A\x01" + "b" * (32_767 - 24) + "\x02"))
+    with pytest.raises(MessageIllegal):
+        store.append(dataclasses.replace(message(), properties="A\x01" + "b" * (32_767 - 21) + "\x02"))
+    assert bodies(store) == [b"body"]
+    store.close()
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 10_000), st.integers(0, 7))
+def test_no_flipped_bit_of_a_sealed_record_is_read(
+    tmp_path_factory: pytest.TempPathFactory, place: int, bit: int
+) -> None:
+    store = open_store(tmp_path_factory.mktemp("store"), SEALING)
+    for _ in range(3):
+        store.append(message(TAGS="red", KEYS="k"))
+    entry = store.entry("orders", 0, 1)
+    assert entry is not None
+    whole = bytes(store.record_at(entry[0]) or b"")
+    flip_record(store, 1, place % entry[1], bit)
+    found = records(store.read("orders", 0, 0, 32, verify=True).views)
+    assert [record.queue_offset for record in found] in ([0, 2], [0, 1, 2])
+    if len(found) == 3:  # only the name of the seal is damaged
+        assert found[1] == decode_records(whole)[0]
     store.close()
