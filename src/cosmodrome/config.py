@@ -264,6 +264,12 @@ class BrokerConfig(_FromProperties):
     max_groups_per_connection: int = 4_096
     max_group_memberships: int = 1_000_000  # of all connections together
     max_subscriptions_per_group: int = 4_096
+    max_topics: int = 40_000
+    max_subscription_groups: int = 20_000
+    max_consumer_offsets: int = 1_000_000  # one for each queue of each group
+    max_request_modes: int = 100_000
+    max_queue_locks: int = 200_000
+    max_pop_orders: int = 20_000  # queues popped in order
     max_filter_characters: int = 4 * MIB  # of all SQL92 expressions of all groups
     max_pull_hold: int = alias("maxPullHold", 100_000)
     max_pull_hold_per_queue: int = 10_000
@@ -314,6 +320,12 @@ class BrokerConfig(_FromProperties):
             "max_group_memberships",
             "max_subscriptions_per_group",
             "max_filter_characters",
+            "max_topics",
+            "max_subscription_groups",
+            "max_consumer_offsets",
+            "max_request_modes",
+            "max_queue_locks",
+            "max_pop_orders",
         ):
             _require(getattr(self, name) > 0, _camel_case(name), "at least 1")
         _require(self.send_thread_pool_queue_capacity > 0, "sendThreadPoolQueueCapacity", "at least 1")

@@ -75,6 +75,10 @@ class IllegalOperation(RequestError):
     code = ResponseCode.ILLEGAL_OPERATION
 
 
+class LimitReached(InvalidParameter):
+    """A request for more than a bound of the broker allows; the text names the bound's key."""
+
+
 class NoMessage(RequestError):
     code = ResponseCode.NO_MESSAGE
 

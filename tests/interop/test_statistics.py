@@ -22,6 +22,8 @@ OUR_OWN_KEYS = {
     # Bounds of what peers may ask for.
     *("maxRequestBodySize", "maxRequestBodyValues", "maxGroupsPerConnection", "maxGroupMemberships"),
     *("maxSubscriptionsPerGroup", "maxFilterCharacters", "maxPullHoldPerQueue"),
+    *("maxTopics", "maxSubscriptionGroups", "maxConsumerOffsets", "maxRequestModes", "maxQueueLocks"),
+    *("maxPopOrders",),
 }
 
 

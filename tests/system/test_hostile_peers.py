@@ -7,24 +7,28 @@ the loop is counted, which no load of the machine changes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cosmodrome import state_file
 from cosmodrome.broker.broker import LEAVING_STEP, Broker
 from cosmodrome.broker.long_polls import TAKEN_STEP
 from cosmodrome.broker.processors import heartbeat
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.config import BrokerConfig
-from cosmodrome.model import Subscription, TopicConfig
+from cosmodrome.model import MessageQueue, Subscription, TopicConfig
 from cosmodrome.net.caller import Caller
-from cosmodrome.wire.bodies import ConsumerData, HeartbeatData
+from cosmodrome.wire import fastjson
+from cosmodrome.wire.bodies import ConsumerData, HeartbeatData, LockBatch, decode_locked
 from cosmodrome.wire.command import Command
-from cosmodrome.wire.requests import PullFlag, PullMessage, SendMessage
+from cosmodrome.wire.requests import PullFlag, PullMessage, SendMessage, UpdateConsumerOffset
 from tests.system.cluster import SMALL_STORE, running_broker
 from tests.turns import Turns
 
@@ -163,6 +167,122 @@ async def test_filters_have_a_limit_and_those_of_groups_that_left_make_room(
         assert broker.filters.filter("t", "other", 0).matches_raw("b\x01new\x02")
         assert len(broker.filters) < full
         await other.close()
+
+
+# --- what comes into being by itself
+
+
+def commit(group: str, queue_id: int = 0) -> Command:
+    return Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffset(group, "t", queue_id, 7))
+
+
+def send_to(topic: str) -> Command:
+    header = SendMessage("p", topic, "TBW102", 4, 0, 0, 0, 0)
+    return Command.request(RequestCode.SEND_MESSAGE, header, b"hello")
+
+
+def lock(count: int, client: str = "c") -> Command:
+    queues = tuple(MessageQueue("t", "broker-a", number) for number in range(count))
+    return Command.request(RequestCode.LOCK_BATCH_MQ, body=LockBatch("g", client, queues).encode())
+
+
+async def first_refusal(caller: Caller, address: str, asked: Iterable[Command]) -> tuple[int, str]:
+    """Return how many requests were served before the first that was refused, and the words of the refusal."""
+    for number, command in enumerate(asked):
+        reply = await caller.call(address, command, TIMEOUT_MS)
+        if reply.code != ResponseCode.SUCCESS:
+            return number, f"{reply.code} {reply.remark}"
+    raise AssertionError("nothing was refused")
+
+
+async def test_what_comes_by_itself_has_limits_with_words(tmp_path: Path) -> None:
+    bounds = {"max_topics": 40, "max_subscription_groups": 30, "max_consumer_offsets": 50, "max_queue_locks": 60}
+    async with broker_and_caller(tmp_path, **bounds) as (broker, caller):
+        broker.topics.put(TopicConfig("t", 100, 100))
+        ask = partial(first_refusal, caller, broker.address)
+        topics, groups = len(broker.topics), len(list(broker.groups))
+        count, words = await ask(send_to(f"new{number}") for number in range(100))
+        assert (count, len(broker.topics)) == (40 - topics, 40)
+        assert (
+            words
+            == f"{ResponseCode.INVALID_PARAMETER} topic new{count} is not made: there are 40, and maxTopics allows 40"
+        )
+        assert (await caller.call(broker.address, send_to("new0"), TIMEOUT_MS)).code == ResponseCode.SUCCESS
+
+        count, words = await ask(commit(f"g{number}") for number in range(100))
+        assert count == 30 - groups
+        assert words.endswith("there are 30, and maxSubscriptionGroups allows 30")
+
+        count, words = await ask(commit("g0", queue_id) for queue_id in range(100))
+        assert len(broker.offsets) == 50
+        assert words.endswith("there are 50 offsets, and maxConsumerOffsets allows 50")
+        assert (await caller.call(broker.address, commit("g0", 0), TIMEOUT_MS)).code == ResponseCode.SUCCESS
+
+        count, words = await ask(lock(number * 10) for number in range(1, 100))
+        assert count == 6
+        assert words.endswith("maxQueueLocks allows 60")
+
+
+async def test_making_topics_does_not_keep_sends_to_others_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the table is on its way to a slow disk, only those wait whose topic is not there yet."""
+    gate = threading.Event()
+    real = state_file.save
+
+    def slow(path: Path, data: bytes) -> None:
+        if path.name == "topics.json":
+            assert gate.wait(PATIENCE_SECONDS)
+        real(path, data)
+
+    async with broker_and_caller(tmp_path) as (broker, caller):
+        await caller.call(broker.address, send_to("there"), TIMEOUT_MS)
+        monkeypatch.setattr(state_file, "save", slow)
+        making = asyncio.create_task(caller.call(broker.address, send_to("new"), TIMEOUT_MS))
+        await until(lambda: broker.topics.find_topic("new") is not None)
+        try:
+            for _ in range(10):
+                assert (await caller.call(broker.address, send_to("there"), TIMEOUT_MS)).code == ResponseCode.SUCCESS
+            again = asyncio.create_task(caller.call(broker.address, send_to("new"), TIMEOUT_MS))
+            await caller.call(broker.address, send_to("there"), TIMEOUT_MS)
+            assert not making.done()
+            assert not again.done()
+        finally:
+            gate.set()
+        assert {(await making).code, (await again).code} == {ResponseCode.SUCCESS}
+
+
+async def test_large_tables_are_encoded_beside_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = set()
+    real = fastjson.dumps
+
+    def noting(value: object, *, pretty: bool = False) -> bytes:
+        if pretty:
+            threads.add(threading.current_thread() is threading.main_thread())
+        return real(value, pretty=pretty)
+
+    async with broker_and_caller(tmp_path) as (broker, caller):
+        monkeypatch.setattr(fastjson, "dumps", noting)
+        await caller.call(broker.address, send_to("new"), TIMEOUT_MS)
+        await caller.call(
+            broker.address,
+            Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffset("g", "new", 0, 1)),
+            TIMEOUT_MS,
+        )
+        for table in broker._tables():
+            table.changed()
+            await table.saved()
+    assert threads == {False}
+
+
+async def test_many_queues_are_locked_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 5 * heartbeat.LOCKS_STEP
+    async with broker_and_caller(tmp_path) as (broker, caller):
+        with Turns() as turns:
+            monkeypatch.setattr(broker.locks, "lock", turns.counting(broker.locks.lock))
+            reply = await caller.call(broker.address, lock(count), TIMEOUT_MS)
+        assert len(decode_locked(reply.body)) == count
+        assert (turns.total, turns.most) == (5, 1)
 
 
 # --- pulls that wait

@@ -150,14 +150,14 @@ class Broker:
         config = self.config
         self.topics = Topics(config, folder / "topics.json", self.clock, self.registration.topics_changed)
         self.groups = Groups(config, folder / "subscriptionGroup.json", self.clock)
-        self.offsets = ConsumerOffsets(folder / "consumerOffset.json", self.clock)
+        self.offsets = ConsumerOffsets(folder / "consumerOffset.json", self.clock, config.max_consumer_offsets)
         self.request_modes = RequestModes(config, folder / "messageRequestMode.json", self.clock)
         self.topic_queues = TopicQueues(config, self._caller, self.topics, self.clock)
         self.filters = GroupFilters(limit=config.max_filter_characters) if config.enable_property_filter else None
         self.clients = Clients(
             config.channel_expired_timeout, config.max_groups_per_connection, config.max_group_memberships
         )
-        self.locks = QueueLocks()
+        self.locks = QueueLocks(limit=config.max_queue_locks)
         self.long_polls: LongPolls[Waiter] = LongPolls(config.max_pull_hold, config.max_pull_hold_per_queue)
 
     def _make_services(self, folder: Path) -> None:
@@ -506,7 +506,7 @@ class Broker:
 
     def _drop_silent(self) -> Iterator[None]:
         now_ms = self.clock.now_ms()
-        self.locks.expire(now_ms)
+        yield from self.locks.expiring(now_ms)
         if self.filters is not None:
             self.filters.clean(now_ms)
         for silent in self.clients.looking_for_silent(now_ms):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from cosmodrome import state_file
 from cosmodrome.broker.tables import SavedTable
 from cosmodrome.clock import Clock
+from cosmodrome.errors import LimitReached
 from cosmodrome.wire.bodies import ConsumerOffsetsBody
 
 
@@ -31,8 +33,10 @@ class ConsumerOffsets(SavedTable):
     for messages again (`take_reset`); what is committed until then is of the time before, and does not count.
     """
 
-    def __init__(self, path: Path, clock: Clock) -> None:
+    def __init__(self, path: Path, clock: Clock, limit: int = 1_000_000) -> None:
         super().__init__(path, clock)
+        self._limit = limit
+        self._count = 0
         self._offsets: dict[str, dict[int, int]] = {}
         self._ahead: dict[tuple[str, int], _Ahead] = {}
         # Group → topic and queue id → offset, that a running consumer has not heard of.
@@ -40,7 +44,21 @@ class ConsumerOffsets(SavedTable):
         stored = state_file.load(path, ConsumerOffsetsBody.decode, is_progress=True)
         if stored is not None:
             self._offsets.update({key: dict(queues) for key, queues in stored.offsets.items()})
+            self._count = sum(map(len, self._offsets.values()))
             self.data_version = stored.data_version
+
+    def __len__(self) -> int:
+        """Return how many offsets there are: one for each queue of each group."""
+        return self._count
+
+    def accept(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Commit for a peer; LimitReached when that would be an offset too many."""
+        if self._count >= self._limit and self.find_offset(group, topic, queue_id) is None:
+            raise LimitReached(
+                f"no offset of group {group} for {topic}, queue {queue_id}: there are {self._count} offsets, "
+                f"and maxConsumerOffsets allows {self._limit}"
+            )
+        self.commit(group, topic, queue_id, offset)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         if not self.has_reset(group, topic, queue_id):
@@ -48,7 +66,9 @@ class ConsumerOffsets(SavedTable):
 
     def _commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         queues = self._offsets.setdefault(f"{topic}@{group}", {})
-        if queues.get(queue_id) != offset:
+        if (before := queues.get(queue_id)) != offset:
+            if before is None:
+                self._count += 1
             queues[queue_id] = offset
             self.changed()
         if self._ahead:
@@ -83,6 +103,8 @@ class ConsumerOffsets(SavedTable):
         # While one waits, those behind it wait with it: `settle` then takes the newest.
         if ahead is None:
             self._ahead[key, queue_id] = _Ahead(queues.get(queue_id), log_end, offset)
+        if queue_id not in queues:
+            self._count += 1
         queues[queue_id] = offset
 
     def settle(self, flushed: int, log_end: int) -> None:
@@ -127,18 +149,19 @@ class ConsumerOffsets(SavedTable):
 
     def _forget(self, keys: Collection[str]) -> None:
         for key in keys:
-            del self._offsets[key]
+            self._count -= len(self._offsets.pop(key))
             self.changed()
         if self._ahead:
             self._ahead = {place: ahead for place, ahead in self._ahead.items() if place[0] not in keys}
 
     def encoded(self) -> bytes:
-        offsets = self._offsets
-        if self._ahead:
-            offsets = {key: dict(queues) for key, queues in self._offsets.items()}
-            for (key, queue_id), ahead in self._ahead.items():
-                if ahead.saved is not None:
-                    offsets[key][queue_id] = ahead.saved
-                else:
-                    del offsets[key][queue_id]
-        return ConsumerOffsetsBody(self.data_version, offsets).encode(pretty=True)
+        return self.snapshot()()
+
+    def snapshot(self) -> Callable[[], bytes]:
+        offsets = {key: dict(queues) for key, queues in self._offsets.items()}
+        for (key, queue_id), ahead in self._ahead.items():
+            if ahead.saved is not None:
+                offsets[key][queue_id] = ahead.saved
+            else:
+                del offsets[key][queue_id]
+        return partial(ConsumerOffsetsBody(self.data_version, offsets).encode, pretty=True)

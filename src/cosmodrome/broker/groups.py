@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 from cosmodrome import state_file
 from cosmodrome.broker.tables import SavedTable
 from cosmodrome.clock import Clock
 from cosmodrome.config import BrokerConfig
-from cosmodrome.errors import GroupNotFound
+from cosmodrome.errors import GroupNotFound, LimitReached
 from cosmodrome.model import READER_GROUP, SYSTEM_GROUP_PREFIX, GroupConfig, check_group
 from cosmodrome.wire.bodies import GroupConfigWrapper
 
@@ -33,6 +34,7 @@ class Groups(SavedTable):
 
     def __init__(self, config: BrokerConfig, path: Path, clock: Clock) -> None:
         super().__init__(path, clock)
+        self._limit = config.max_subscription_groups
         self._auto_create = config.auto_create_subscription_group
         self._groups: dict[str, GroupConfig] = {}
         self._forbidden: Mapping[str, Mapping[str, int]] = {}  # obeyed by Apache only, but never dropped from its file
@@ -55,12 +57,23 @@ class Groups(SavedTable):
         """The group if it is there; it is not made."""
         return self._groups.get(name)
 
-    def find_group(self, name: str) -> GroupConfig | None:
-        """The group, made now if that is allowed; None if it is not."""
+    def find_group(self, name: str, *, is_limited: bool = True) -> GroupConfig | None:
+        """The group, made now if that is allowed; None if it is not. LimitReached when there are too many."""
         found = self._groups.get(name)
         if found is None and (self._auto_create or name.startswith(SYSTEM_GROUP_PREFIX)):
-            return self.put(GroupConfig(check_group(name)))
+            check_group(name)
+            if is_limited:
+                self.check_room(name)
+            return self.put(GroupConfig(name))
         return found
+
+    def check_room(self, name: str) -> None:
+        """Refuse a group more when there are too many."""
+        if name not in self._groups and len(self._groups) >= self._limit:
+            raise LimitReached(
+                f"group {name} is not made: there are {len(self._groups)}, "
+                f"and maxSubscriptionGroups allows {self._limit}"
+            )
 
     def group(self, name: str) -> GroupConfig:
         found = self._groups.get(name) or self.find_group(name)
@@ -83,4 +96,7 @@ class Groups(SavedTable):
             self.changed()
 
     def encoded(self) -> bytes:
-        return GroupConfigWrapper(self.data_version, self._groups, self._forbidden).encode(pretty=True)
+        return self.snapshot()()
+
+    def snapshot(self) -> Callable[[], bytes]:
+        return partial(GroupConfigWrapper(self.data_version, dict(self._groups), self._forbidden).encode, pretty=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from cosmodrome.errors import LimitReached
 from cosmodrome.model import MessageQueue
 
 LOCK_LIFE_MS = 60_000
@@ -19,8 +20,10 @@ class _Lock:
 class QueueLocks:
     """A lock belongs to one client of a group until it unlocks it or lets it lie for a minute."""
 
-    def __init__(self, life_ms: int = LOCK_LIFE_MS) -> None:
+    def __init__(self, life_ms: int = LOCK_LIFE_MS, limit: int = 200_000) -> None:
         self._life_ms = life_ms
+        self._limit = limit
+        self._count = 0
         self._locks: dict[str, dict[MessageQueue, _Lock]] = {}
 
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue], now_ms: int) -> list[MessageQueue]:
@@ -29,6 +32,13 @@ class QueueLocks:
         taken = []
         for queue in queues:
             lock = held.get(queue)
+            if lock is None:
+                if self._count >= self._limit:
+                    raise LimitReached(
+                        f"queue {queue} is not locked for {group}: {self._count} queues are, "
+                        f"and maxQueueLocks allows {self._limit}"
+                    )
+                self._count += 1
             if lock is None or lock.client_id == client_id or now_ms - lock.renewed_ms > self._life_ms:
                 held[queue] = _Lock(client_id, now_ms)
                 taken.append(queue)
@@ -40,6 +50,7 @@ class QueueLocks:
         for queue in queues:
             if queue in held and held[queue].client_id == client_id:
                 del held[queue]
+                self._count -= 1
         if not held:
             self._locks.pop(group, None)
 
@@ -49,9 +60,17 @@ class QueueLocks:
 
     def expire(self, now_ms: int) -> None:
         """Forget locks nobody renews, so that the table does not outgrow its clients."""
+        for _ in self.expiring(now_ms):
+            pass
+
+    def expiring(self, now_ms: int) -> Iterator[None]:
+        """The same in steps, one for each group."""
         for group in list(self._locks):
-            live = {q: lock for q, lock in self._locks[group].items() if now_ms - lock.renewed_ms <= self._life_ms}
+            yield
+            held = self._locks.get(group, {})
+            live = {q: lock for q, lock in held.items() if now_ms - lock.renewed_ms <= self._life_ms}
+            self._count -= len(held) - len(live)
             if live:
                 self._locks[group] = live
             else:
-                del self._locks[group]
+                self._locks.pop(group, None)

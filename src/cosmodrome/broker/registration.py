@@ -23,6 +23,8 @@ from cosmodrome.wire.name_server_requests import BrokerHeader, RegisterBroker, R
 log = logging.getLogger(__name__)
 
 COALESCE_MS = 200  # after a change was told, those of this time are told together: each names every topic
+MAX_QUIET_MS = 2_000
+ENCODED_AT_ONCE = 2_000  # topics, in some milliseconds
 RETRY_MS = 1_000  # a name server that did not answer is tried again this soon
 MIN_PERIOD_MS, MAX_PERIOD_MS = 10_000, 60_000
 UNREGISTER_TIMEOUT_MS = 3_000
@@ -35,6 +37,13 @@ class Master:
 
     address: str
     ha_address: str
+
+
+async def _encoded(body: RegisterBrokerBody) -> bytes:
+    """Encode what a name server is told, beside the loop if that takes long."""
+    if len(body.topics) <= ENCODED_AT_ONCE:
+        return body.encode()
+    return await asyncio.to_thread(body.encode)
 
 
 class Registration:
@@ -94,7 +103,11 @@ class Registration:
                 await self._clock.sleep(quiet_until_ms - self._clock.now_ms())
                 quiet_until_ms = self._clock.now_ms() + COALESCE_MS
                 changed.clear()
+            began_ms = self._clock.now_ms()
             await self._tell(name_server, self._config.register_broker_timeout_mills, again=is_sign_of_life)
+            # What takes long, since there are so many topics, is done a quarter of the time only.
+            now_ms = self._clock.now_ms()
+            quiet_until_ms = max(quiet_until_ms, now_ms + min(3 * (now_ms - began_ms), MAX_QUIET_MS))
 
     async def _tell(self, name_server: str, timeout_ms: int, *, again: bool = False) -> None:
         """Register, unless the name server has heard meanwhile of everything there was to tell."""
@@ -109,7 +122,7 @@ class Registration:
                         self._changed[name_server].clear()
 
     async def _register(self, name_server: str, timeout_ms: int) -> None:
-        body = self._body().encode()
+        body = await _encoded(self._body())
         header = RegisterBroker(
             self._config.broker_name,
             self._address,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from cosmodrome import state_file
 from cosmodrome.broker.tables import SavedTable
 from cosmodrome.clock import Clock
 from cosmodrome.config import BrokerConfig
+from cosmodrome.errors import LimitReached
 from cosmodrome.model import RETRY_PREFIX, RequestMode
 from cosmodrome.wire.bodies import RequestModeBody, RequestModesBody
 
@@ -19,11 +22,20 @@ class RequestModes(SavedTable):
         super().__init__(path, clock)
         self._config = config
         self._modes: dict[str, dict[str, RequestModeBody]] = {}
+        self._count = 0
         stored = state_file.load(path, RequestModesBody.decode)
         if stored is not None:
             self._modes.update({topic: dict(groups) for topic, groups in stored.modes.items()})
+            self._count = sum(map(len, self._modes.values()))
 
     def put(self, mode: RequestModeBody) -> None:
+        limit = self._config.max_request_modes
+        if self._count >= limit and mode.group not in self._modes.get(mode.topic, ()):
+            raise LimitReached(
+                f"no request mode for {mode.topic} and {mode.group}: there are {self._count}, "
+                f"and maxRequestModes allows {limit}"
+            )
+        self._count += mode.group not in self._modes.get(mode.topic, ())
         self._modes.setdefault(mode.topic, {})[mode.group] = mode
         self.changed()
 
@@ -40,4 +52,8 @@ class RequestModes(SavedTable):
         return RequestModesBody(self._modes)
 
     def encoded(self) -> bytes:
-        return self.body().encode(pretty=True)
+        return self.snapshot()()
+
+    def snapshot(self) -> Callable[[], bytes]:
+        modes = {topic: dict(groups) for topic, groups in self._modes.items()}
+        return partial(RequestModesBody(modes).encode, pretty=True)

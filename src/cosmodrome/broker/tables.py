@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
+from time import monotonic
 
 from cosmodrome import state_file
 from cosmodrome.clock import Clock
 from cosmodrome.errors import ServiceNotAvailable
 from cosmodrome.model import DataVersion
+
+LONG_SAVE_SECONDS = 0.2
 
 
 class SavedTable(ABC):
@@ -24,11 +28,20 @@ class SavedTable(ABC):
         self._write: asyncio.Task[None] | None = None
         self._changes = 0
         self._changes_on_disk = 0
+        self._rest_seconds = 0.0
         self.data_version = DataVersion()
 
     @abstractmethod
     def encoded(self) -> bytes:
         """The table in Apache's JSON shape."""
+
+    def snapshot(self) -> Callable[[], bytes]:
+        """Return a function that encodes the table as it is now, in another thread if need be.
+
+        A table that peers can make large overrides this: copying it takes moments, encoding it may take seconds.
+        """
+        encoded = self.encoded()
+        return lambda: encoded
 
     def changed(self) -> None:
         self._changes += 1
@@ -42,15 +55,21 @@ class SavedTable(ABC):
         wanted = self._changes
         while self._changes_on_disk < wanted:
             if self._write is None:
-                self._write = asyncio.create_task(self._save())
+                self._write = asyncio.create_task(self._save(self._rest_seconds))
             # Shielded, for a thread can't be cancelled: a second write beside it would spoil the file.
             await asyncio.shield(self._write)
 
-    async def _save(self) -> None:
+    async def _save(self, rest_seconds: float) -> None:
         try:
+            if rest_seconds:  # a large table that changes all the time is saved half of the time
+                await asyncio.sleep(rest_seconds)
             covered = self._changes
-            await asyncio.to_thread(state_file.save, self._path, self.encoded())
+            encode = self.snapshot()
+            began = monotonic()
+            await asyncio.to_thread(lambda: state_file.save(self._path, encode()))
             self._changes_on_disk = covered
+            took = monotonic() - began
+            self._rest_seconds = took if took > LONG_SAVE_SECONDS else 0.0
         except OSError as error:
             raise ServiceNotAvailable(f"cannot save {self._path.name}: {error}") from error
         finally:

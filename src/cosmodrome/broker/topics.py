@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,8 +14,8 @@ from cosmodrome.broker.pop.messages import revive_topic
 from cosmodrome.broker.tables import SavedTable
 from cosmodrome.broker.topic_attributes import problem_of, stops_start
 from cosmodrome.clock import Clock
-from cosmodrome.config import BrokerConfig
-from cosmodrome.errors import InvalidParameter, NoPermission, StoreError, TopicNotFound
+from cosmodrome.config import MIB, BrokerConfig
+from cosmodrome.errors import InvalidParameter, LimitReached, NoPermission, StoreError, TopicNotFound
 from cosmodrome.model import (
     AUTO_CREATE_TOPIC,
     BENCHMARK_TOPIC,
@@ -46,6 +47,7 @@ T = TypeVar("T")
 
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 
+MAX_ENCODED_BYTES = 15 * MIB  # all topics travel to name servers in one frame, of 16 MiB at most
 DELAY_LEVELS = 18
 BENCHMARK_QUEUES = 1_024
 CLUSTER_TOPIC_QUEUES = 16
@@ -59,12 +61,15 @@ class Topics(SavedTable):
         self._config = config
         self._on_change = on_change
         self._topics: dict[str, TopicConfig] = {}
+        self._encoded_bytes = 0  # of all topics, about
+        self._made: dict[str, int] = {}  # topic → the change that made or changed it, since all were on disk
         stored = state_file.load(path, TopicConfigWrapper.decode)
         if stored is not None:
             self._topics.update(stored.topics)
             _refuse_others(path, stored.topics.values())
             for topic, _, problem in _problems(stored.topics.values()):
                 log.warning("topic attribute without effect: topic=%s file=%s: %s", topic.name, path, problem)
+            self._encoded_bytes = sum(map(_encoded_bytes, self._topics.values()))
             self.data_version = stored.data_version
         self._add_reserved()
 
@@ -73,6 +78,28 @@ class Topics(SavedTable):
 
     def __len__(self) -> int:
         return len(self._topics)
+
+    def is_unsaved(self, name: str) -> bool:
+        """The topic was made or changed, and that is not on disk yet. Other topics' changes are no matter."""
+        if not self._made:
+            return False
+        if not self.unsaved:
+            self._made.clear()
+            return False
+        return self._made.get(name, 0) > self._changes_on_disk
+
+    def check_room(self, name: str) -> None:
+        """Refuse a topic more when there are too many, or when they would not fit into a registration."""
+        if name in self._topics:
+            return
+        limit = self._config.max_topics
+        if len(self._topics) >= limit:
+            raise LimitReached(f"topic {name} is not made: there are {len(self._topics)}, and maxTopics allows {limit}")
+        if self._encoded_bytes > MAX_ENCODED_BYTES:
+            raise LimitReached(
+                f"topic {name} is not made: the {len(self._topics)} topics that are there take {self._encoded_bytes} "
+                "bytes, and a name server takes no more at once. Delete some"
+            )
 
     def find_topic(self, name: str) -> TopicConfig | None:
         return self._topics.get(name)
@@ -94,6 +121,7 @@ class Topics(SavedTable):
         return check_writable(found)
 
     def _create_in_send(self, name: str, template_name: str, queues_wanted: int, unit_mode: bool) -> TopicConfig:
+        self.check_room(name)
         template = self._topics.get(template_name)
         unit_flag = TopicFlag.UNIT_SUBSCRIPTION if name.startswith(RETRY_PREFIX) else TopicFlag.UNIT
         flag = int(unit_flag) if unit_mode else 0
@@ -111,7 +139,11 @@ class Topics(SavedTable):
     def ensure_retry_topic(self, group: str, queues: int, unit_mode: bool = False) -> TopicConfig:
         name = retry_topic(group)
         flag = int(TopicFlag.UNIT_SUBSCRIPTION) if unit_mode else 0
-        return self._topics.get(name) or self.put(TopicConfig(check_topic(name), queues, queues, sys_flag=flag))
+        found = self._topics.get(name)
+        if found is None:
+            self.check_room(check_topic(name))
+            found = self.put(TopicConfig(name, queues, queues, sys_flag=flag))
+        return found
 
     def ensure_dead_letter_topic(self, group: str) -> TopicConfig:
         name = dead_letter_topic(group)
@@ -124,10 +156,12 @@ class Topics(SavedTable):
             raise InvalidParameter(f"topic {config.name}: queue counts must be 0 to {MAX_QUEUES}")
         if not 0 <= config.perm <= (Perm.READ | Perm.WRITE | Perm.INHERIT):
             raise InvalidParameter(f"topic {config.name}: perm {config.perm} is not one of 0 to 7")
-        if self._topics.get(config.name) != config:
+        if (before := self._topics.get(config.name)) != config:
             log.info("topic %s", config)
+            self._encoded_bytes += _encoded_bytes(config) - (_encoded_bytes(before) if before is not None else 0)
             self._topics[config.name] = config
             self.changed()
+            self._made[config.name] = self._changes
             self._on_change()
         return config
 
@@ -139,7 +173,9 @@ class Topics(SavedTable):
                 self.put(dataclasses.replace(known, order=True))
 
     def delete(self, name: str) -> None:
-        if self._topics.pop(name, None) is not None:
+        if (gone := self._topics.pop(name, None)) is not None:
+            self._encoded_bytes -= _encoded_bytes(gone)
+            self._made.pop(name, None)
             log.info("topic %s deleted", name)
             self.changed()
             self._on_change()
@@ -206,7 +242,16 @@ class Topics(SavedTable):
             yield TopicConfig(name, 1, 1)
 
     def encoded(self) -> bytes:
-        return TopicConfigWrapper(self.data_version, self._topics).encode(pretty=True)
+        return self.snapshot()()
+
+    def snapshot(self) -> Callable[[], bytes]:
+        return partial(TopicConfigWrapper(self.data_version, dict(self._topics)).encode, pretty=True)
+
+
+def _encoded_bytes(topic: TopicConfig) -> int:
+    """About what a topic takes in a registration."""
+    attributes = sum(len(key) + len(value) + 6 for key, value in topic.attributes.items())
+    return 2 * len(topic.name) + 160 + attributes
 
 
 def check_tables(folder: Path) -> None:

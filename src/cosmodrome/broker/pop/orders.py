@@ -7,11 +7,13 @@ time comes again from its place in the queue, so the group's offset is always th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from cosmodrome import state_file
 from cosmodrome.broker.tables import SavedTable
 from cosmodrome.clock import Clock
+from cosmodrome.errors import LimitReached
 from cosmodrome.wire.bodies import OrderInfo, OrderInfosBody
 from cosmodrome.wire.pop import NORMAL, order_count_info
 
@@ -21,14 +23,17 @@ FORGOTTEN_AFTER_MS = 24 * 3_600_000
 class Orders(SavedTable):
     """`topic@group` → queue id → what was last popped in order."""
 
-    def __init__(self, path: Path, clock: Clock) -> None:
+    def __init__(self, path: Path, clock: Clock, limit: int = 20_000) -> None:
         super().__init__(path, clock)
+        self._limit = limit
+        self._count = 0
         self._table: dict[str, dict[int, OrderInfo]] = {}
         stored = state_file.load_expendable(
             path, OrderInfosBody.decode, "messages popped in order may be delivered again before their time"
         )
         if stored is not None:
             self._table.update({key: dict(queues) for key, queues in stored.table.items()})
+            self._count = sum(map(len, self._table.values()))
 
     def blocked_until(self, topic: str, group: str, queue_id: int, attempt_id: str | None, now_ms: int) -> int | None:
         """When the next message may go; None if it may go now."""
@@ -49,6 +54,13 @@ class Orders(SavedTable):
     ) -> list[str]:
         """Note what goes out now; what the answer tells about how often it did before."""
         before = self._find(topic, group, queue_id)
+        if before is None:
+            if self._count >= self._limit:
+                raise LimitReached(
+                    f"{group} does not pop queue {queue_id} of {topic} in order: {self._count} queues are popped so, "
+                    f"and maxPopOrders allows {self._limit}"
+                )
+            self._count += 1
         info = OrderInfo(tuple(offsets), pop_time_ms, invisible_ms, pop_time_ms, attempt_id)
         if before is not None:
             info.counts = _counts(before, info)
@@ -77,7 +89,7 @@ class Orders(SavedTable):
     def visible_at(self, topic: str, group: str, queue_id: int, offset: int, pop_time_ms: int, time_ms: int) -> None:
         """The message may come again at another time than it was popped with; an older pop changes nothing."""
         info = self._find(topic, group, queue_id)
-        if info is not None and info.pop_time_ms == pop_time_ms:
+        if info is not None and info.pop_time_ms == pop_time_ms and offset in info.offsets:
             info.visible_ms[offset] = time_ms
             self.changed()
 
@@ -98,6 +110,7 @@ class Orders(SavedTable):
             if len(kept) == len(queues):
                 continue
             self.changed()
+            self._count -= len(queues) - len(kept)
             if kept:
                 self._table[key] = kept
             else:
@@ -105,6 +118,12 @@ class Orders(SavedTable):
 
     def encoded(self) -> bytes:
         return OrderInfosBody(self._table).encode(pretty=True)
+
+    def snapshot(self) -> Callable[[], bytes]:
+        table = {
+            key: {queue_id: info.copy() for queue_id, info in queues.items()} for key, queues in self._table.items()
+        }
+        return partial(OrderInfosBody(table).encode, pretty=True)
 
     def _find(self, topic: str, group: str, queue_id: int) -> OrderInfo | None:
         return self._table.get(f"{topic}@{group}", {}).get(queue_id)

@@ -35,7 +35,7 @@ class Pops:
         self._clock = clock
         self._numbers = count()
         self._revive_topic = revive_topic(config.broker_cluster_name)
-        self.orders = Orders(folder / "consumerOrderInfo.json", clock)
+        self.orders = Orders(folder / "consumerOrderInfo.json", clock, config.max_pop_orders)
         self.polls: Polls = PopPolls(config.max_pop_polling_size, config.pop_polling_size)
         self.notifications: Polls = PopPolls(config.max_pop_polling_size, config.pop_polling_size)
 

@@ -171,7 +171,7 @@ class Revives:
         if self._topics.find_topic(normal_topic(point.topic, point.group)) is None:
             log.info("%s is gone, and what %s popped of it", point.topic, point.group)
             return
-        if self._groups.find_group(point.group) is None:
+        if self._groups.find_group(point.group, is_limited=False) is None:
             log.info("group %s is gone, and what it popped of %s", point.group, point.topic)
             return
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,9 @@ from cosmodrome.broker.wanted import check_sql
 from cosmodrome.codes import Language
 from cosmodrome.errors import ConsumerNotOnline, InvalidParameter, RequestError
 from cosmodrome.filter import sql92
+from cosmodrome.model import MessageQueue
 from cosmodrome.net.connection import Connection
+from cosmodrome.net.lane import steps_of
 from cosmodrome.wire.bodies import (
     CheckClientConfig,
     ClientConnection,
@@ -36,6 +39,7 @@ log = logging.getLogger(__name__)
 # Groups, filters and tens of subscriptions that one heartbeat registers before others have their turn.
 STEP = 50
 SUBSCRIPTIONS_AS_ONE = 10
+LOCKS_STEP = 2_000  # queues locked or unlocked in one step
 
 
 async def heartbeat(broker: Broker, connection: Connection, command: Command) -> Command:
@@ -129,14 +133,37 @@ async def lock_queues(broker: Broker, _connection: Connection, command: Command)
     """LOCK_BATCH_MQ: take or renew the queues of an orderly consumer; answers those it holds now."""
     request = await read_body(broker, LockBatch, command)
     now_ms = broker.clock.now_ms()
-    taken = broker.locks.lock(request.consumer_group, request.client_id, request.queues, now_ms)
-    return command.reply(body=encode_locked(taken))
+    taken: list[MessageQueue] = []
+
+    def locking() -> Iterator[None]:
+        for queues in steps_of(request.queues, LOCKS_STEP):
+            taken.extend(broker.locks.lock(request.consumer_group, request.client_id, queues, now_ms))
+            yield
+
+    await _in_steps(broker, locking(), len(request.queues))
+    if len(taken) <= LOCKS_STEP:
+        return command.reply(body=encode_locked(taken))
+    return command.reply(body=await broker.lane.aside(lambda: encode_locked(taken)))
+
+
+async def _in_steps(broker: Broker, steps: Iterator[None], count: int) -> None:
+    """Go through the steps for `count` queues; a few are locked with no wait between."""
+    if count <= LOCKS_STEP:
+        deque(steps, 0)
+    else:
+        await broker.lane.run(steps)
 
 
 async def unlock_queues(broker: Broker, _connection: Connection, command: Command) -> Command:
     """UNLOCK_BATCH_MQ: let queues go."""
     request = await read_body(broker, LockBatch, command)
-    broker.locks.unlock(request.consumer_group, request.client_id, request.queues)
+
+    def unlocking() -> Iterator[None]:
+        for queues in steps_of(request.queues, LOCKS_STEP):
+            broker.locks.unlock(request.consumer_group, request.client_id, queues)
+            yield
+
+    await _in_steps(broker, unlocking(), len(request.queues))
     return command.reply()
 
 

@@ -42,7 +42,7 @@ async def update_consumer_offset(broker: Broker, _connection: Connection, comman
     topic = broker.topics.topic(request.topic)
     if request.commit_offset < 0 or not 0 <= request.queue_id < max(topic.read_queues, topic.write_queues):
         raise InvalidParameter(f"cannot commit offset {request.commit_offset} of queue {request.queue_id}")
-    broker.offsets.commit(request.consumer_group, request.topic, request.queue_id, request.commit_offset)
+    broker.offsets.accept(request.consumer_group, request.topic, request.queue_id, request.commit_offset)
     return command.reply()
 
 

@@ -302,7 +302,7 @@ def _first_offset(broker: Broker, request: PopMessage, topic: str, queue_id: int
         return found
     is_last = request.init_mode == FROM_LAST and topic == request.topic and not broker.store.is_young(topic, queue_id)
     offset = broker.store.max_offset(topic, queue_id) - 1 if is_last else broker.store.min_offset(topic, queue_id)
-    broker.offsets.commit(group, topic, queue_id, max(offset, 0))
+    broker.offsets.accept(group, topic, queue_id, max(offset, 0))
     return max(offset, 0)
 
 

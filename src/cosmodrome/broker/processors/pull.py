@@ -50,7 +50,7 @@ async def pull_message(broker: Broker, connection: Connection, command: Command)
     _check_readable(request, group, broker.topics.topic(request.topic))
     wanted = _wanted(broker, request, group)
     if request.sys_flag & PullFlag.COMMIT_OFFSET and request.commit_offset >= 0:
-        broker.offsets.commit(request.consumer_group, request.topic, request.queue_id, request.commit_offset)
+        broker.offsets.accept(request.consumer_group, request.topic, request.queue_id, request.commit_offset)
     result = _read(broker, request, request.queue_offset, wanted)
     code = _code(request, result)
     place = (request.consumer_group, request.topic, request.queue_id)

@@ -47,7 +47,7 @@ async def send_message(broker: Broker, connection: Connection, command: Command)
     topic = broker.topics.sendable(
         request.topic, request.default_topic, request.default_topic_queue_nums, request.unit_mode
     )
-    if broker.topics.unsaved:  # this send made the topic: it must outlive the message's promise
+    if broker.topics.is_unsaved(topic.name):  # a send made the topic: it must outlive the message's promise
         await broker.topics.saved()
     queue_id = queue_id_for(request, topic)
     if request.sys_flag & _TRANSACTION:
@@ -124,7 +124,7 @@ async def _bury_if_dead(broker: Broker, request: SendMessage, message: StoreMess
             message.reconsume_times,
             props.find(message.properties, Property.LAST_ERROR) or "not told",
         )
-        if broker.topics.unsaved:
+        if broker.topics.is_unsaved(message.topic):
             await broker.topics.saved()
 
 

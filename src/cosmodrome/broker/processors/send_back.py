@@ -42,7 +42,7 @@ async def send_back(broker: Broker, _connection: Connection, command: Command) -
         topic = broker.topics.ensure_retry_topic(group.name, group.retry_queues, request.unit_mode)
         level = retry_level(record, request)
     check_writable(topic)
-    if broker.topics.unsaved:
+    if broker.topics.is_unsaved(topic.name):
         await broker.topics.saved()
     queue_id = random.randrange(max(topic.write_queues, 1))
     await broker.put(returned(record, topic.name, queue_id, level, broker.packed_address, request.last_error))

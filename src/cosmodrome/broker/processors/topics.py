@@ -34,6 +34,7 @@ async def create_topic(broker: Broker, _connection: Connection, command: Command
     request = CreateTopic.decode(command)
     if broker.topics.is_system(request.topic):
         raise InvalidParameter(f"The topic[{request.topic}] is conflict with system topic.")
+    broker.topics.check_room(request.topic)
     known = broker.topics.find_topic(request.topic)
     broker.topics.put(
         TopicConfig(
@@ -109,7 +110,9 @@ async def query_topic_groups(broker: Broker, _connection: Connection, command: C
 
 async def put_group(broker: Broker, _connection: Connection, command: Command) -> Command:
     """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP."""
-    broker.groups.put((await read_body(broker, GroupConfigBody, command)).group)
+    group = (await read_body(broker, GroupConfigBody, command)).group
+    broker.groups.check_room(group.name)
+    broker.groups.put(group)
     await broker.groups.saved()
     return command.reply()
 

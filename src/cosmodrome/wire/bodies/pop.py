@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 from cosmodrome.errors import ProtocolError
@@ -318,6 +318,9 @@ class OrderInfo:
     acked: int = 0
     visible_ms: dict[int, int] = field(default_factory=dict)  # offset → when it may come again, if that was changed
     counts: dict[int, int] = field(default_factory=dict)  # offset → how often it came before
+
+    def copy(self) -> OrderInfo:
+        return replace(self, visible_ms=dict(self.visible_ms), counts=dict(self.counts))
 
     def to_json(self) -> Json:
         first = self.offsets[0] if self.offsets else 0
