@@ -37,7 +37,46 @@ log = logging.getLogger(__name__)
 
 Processor = Callable[["Broker", Connection, Command], Coroutine[Any, Any, Command]]
 
-PROCESSORS: dict[int, Processor] = {
+# What clients ask for again and again, and what costs the same whoever asks. All else waits for its turn in the lane:
+# of the requests that may take long, the loop serves one in each of its turns, however many come at once.
+AT_ONCE = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+        RequestCode.SEND_REPLY_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+        RequestCode.PULL_MESSAGE,
+        RequestCode.LITE_PULL_MESSAGE,
+        RequestCode.POP_MESSAGE,
+        RequestCode.NOTIFICATION,
+        RequestCode.ACK_MESSAGE,
+        RequestCode.BATCH_ACK_MESSAGE,
+        RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+        RequestCode.QUERY_CONSUMER_OFFSET,
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        RequestCode.GET_MAX_OFFSET,
+        RequestCode.GET_MIN_OFFSET,
+        RequestCode.HEART_BEAT,
+        RequestCode.UNREGISTER_CLIENT,
+        RequestCode.LOCK_BATCH_MQ,
+        RequestCode.UNLOCK_BATCH_MQ,
+        RequestCode.END_TRANSACTION,
+        RequestCode.RECALL_MESSAGE,
+    }
+)
+
+
+def _in_turn(processor: Processor) -> Processor:
+    async def wait_and_answer(broker: Broker, connection: Connection, command: Command) -> Command:
+        await broker.lane.turn()
+        return await processor(broker, connection, command)
+
+    return wait_and_answer
+
+
+_ALL: dict[int, Processor] = {
     RequestCode.SEND_MESSAGE: send.send_message,
     RequestCode.SEND_MESSAGE_V2: send.send_message,
     RequestCode.SEND_BATCH_MESSAGE: send.send_message,
@@ -101,47 +140,7 @@ PROCESSORS: dict[int, Processor] = {
     RequestCode.CLEAN_UNUSED_TOPIC: cleaning.clean_unused_topics,
 }
 
-
-# What clients ask for again and again, and what costs the same whoever asks. All else waits for its turn in the lane:
-# of the requests that may take long, the loop serves one in each of its turns, however many come at once.
-AT_ONCE = frozenset(
-    {
-        RequestCode.SEND_MESSAGE,
-        RequestCode.SEND_MESSAGE_V2,
-        RequestCode.SEND_BATCH_MESSAGE,
-        RequestCode.CONSUMER_SEND_MSG_BACK,
-        RequestCode.SEND_REPLY_MESSAGE,
-        RequestCode.SEND_REPLY_MESSAGE_V2,
-        RequestCode.PULL_MESSAGE,
-        RequestCode.LITE_PULL_MESSAGE,
-        RequestCode.POP_MESSAGE,
-        RequestCode.NOTIFICATION,
-        RequestCode.ACK_MESSAGE,
-        RequestCode.BATCH_ACK_MESSAGE,
-        RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
-        RequestCode.QUERY_CONSUMER_OFFSET,
-        RequestCode.UPDATE_CONSUMER_OFFSET,
-        RequestCode.GET_MAX_OFFSET,
-        RequestCode.GET_MIN_OFFSET,
-        RequestCode.HEART_BEAT,
-        RequestCode.UNREGISTER_CLIENT,
-        RequestCode.LOCK_BATCH_MQ,
-        RequestCode.UNLOCK_BATCH_MQ,
-        RequestCode.END_TRANSACTION,
-        RequestCode.RECALL_MESSAGE,
-    }
-)
-
-
-def _in_turn(processor: Processor) -> Processor:
-    async def wait_and_answer(broker: Broker, connection: Connection, command: Command) -> Command:
-        await broker.lane.turn()
-        return await processor(broker, connection, command)
-
-    return wait_and_answer
-
-
-_SERVED = {code: processor if code in AT_ONCE else _in_turn(processor) for code, processor in PROCESSORS.items()}
+PROCESSORS = {code: processor if code in AT_ONCE else _in_turn(processor) for code, processor in _ALL.items()}
 
 
 # What of Apache's is refused on purpose, and what to do instead.
@@ -164,7 +163,7 @@ async def refuse(command: Command, refusal: RequestError) -> Command:
 async def answer(broker: Broker, connection: Connection, command: Command) -> Command:
     """The only place where an outcome becomes a response code."""
     try:
-        return await _SERVED.get(command.code, unsupported)(broker, connection, command)
+        return await PROCESSORS.get(command.code, unsupported)(broker, connection, command)
     except RequestError as refusal:  # expected: the peer asked for what it cannot have
         return command.reply(refusal.code, remark=str(refusal))
     except StoreError as error:  # files of one queue are not as they should be; the text names them
