@@ -270,6 +270,7 @@ class BrokerConfig(_FromProperties):
     max_request_modes: int = 100_000
     max_queue_locks: int = 200_000
     max_pop_orders: int = 20_000  # queues popped in order
+    max_queues_in_stats: int = 100_000  # in one answer
     max_filter_characters: int = 4 * MIB  # of all SQL92 expressions of all groups
     max_pull_hold: int = alias("maxPullHold", 100_000)
     max_pull_hold_per_queue: int = 10_000
@@ -326,6 +327,7 @@ class BrokerConfig(_FromProperties):
             "max_request_modes",
             "max_queue_locks",
             "max_pop_orders",
+            "max_queues_in_stats",
         ):
             _require(getattr(self, name) > 0, _camel_case(name), "at least 1")
         _require(self.send_thread_pool_queue_capacity > 0, "sendThreadPoolQueueCapacity", "at least 1")

@@ -20,15 +20,25 @@ import pytest
 from cosmodrome import state_file
 from cosmodrome.broker.broker import LEAVING_STEP, Broker
 from cosmodrome.broker.long_polls import TAKEN_STEP
-from cosmodrome.broker.processors import heartbeat
+from cosmodrome.broker.processors import consumers, heartbeat, topics
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.config import BrokerConfig
 from cosmodrome.model import MessageQueue, Subscription, TopicConfig
 from cosmodrome.net.caller import Caller
+from cosmodrome.store.consume_queue import ConsumeQueue
+from cosmodrome.store.consume_queues import DELETED_STEP
 from cosmodrome.wire import fastjson
-from cosmodrome.wire.bodies import ConsumerData, HeartbeatData, LockBatch, decode_locked
+from cosmodrome.wire.bodies import ConsumerData, ConsumeStats, HeartbeatData, LockBatch, decode_locked
 from cosmodrome.wire.command import Command
-from cosmodrome.wire.requests import PullFlag, PullMessage, SendMessage, UpdateConsumerOffset
+from cosmodrome.wire.requests import (
+    ConsumeStatsRequest,
+    PullFlag,
+    PullMessage,
+    ResetOffset,
+    SendMessage,
+    TopicHeader,
+    UpdateConsumerOffset,
+)
 from tests.system.cluster import SMALL_STORE, running_broker
 from tests.turns import Turns
 
@@ -283,6 +293,90 @@ async def test_many_queues_are_locked_in_steps(tmp_path: Path, monkeypatch: pyte
             reply = await caller.call(broker.address, lock(count), TIMEOUT_MS)
         assert len(decode_locked(reply.body)) == count
         assert (turns.total, turns.most) == (5, 1)
+
+
+# --- figures of many queues
+
+
+def ask(code: RequestCode, topic: str = "wide", group: str = "g") -> Command:
+    match code:
+        case RequestCode.GET_CONSUME_STATS:
+            return Command.request(code, ConsumeStatsRequest(group, topic))
+        case RequestCode.INVOKE_BROKER_TO_RESET_OFFSET:
+            return Command.request(code, ResetOffset(topic, group, -1, True))
+    return Command.request(code, TopicHeader(topic))
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "step"),
+    [
+        (RequestCode.GET_CONSUME_STATS, "max_offset", topics.QUEUES_STEP),
+        (RequestCode.GET_TOPIC_STATS_INFO, "max_offset", topics.QUEUES_STEP),
+        (RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, "max_offset", consumers.TARGETS_STEP),
+    ],
+)
+async def test_figures_of_a_wide_topic_are_gathered_in_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: RequestCode, name: str, step: int
+) -> None:
+    async with broker_and_caller(tmp_path) as (broker, caller):
+        broker.topics.put(TopicConfig("wide", 1_000, 1_000))
+        broker.groups.group("g")
+        with Turns() as turns:
+            monkeypatch.setattr(broker.store, name, turns.counting(getattr(broker.store, name)))
+            replies = await asyncio.gather(*(caller.call(broker.address, ask(code), TIMEOUT_MS) for _ in range(3)))
+        assert {reply.code for reply in replies} == {ResponseCode.SUCCESS}, replies
+        assert turns.total >= 3_000
+        assert turns.most <= step + 10, "others ask the store, too"
+
+
+async def test_figures_of_too_many_queues_are_refused_with_advice(tmp_path: Path) -> None:
+    async with broker_and_caller(tmp_path, max_queues_in_stats=1_500) as (broker, caller):
+        for name in ("wide", "wider"):
+            broker.topics.put(TopicConfig(name, 1_000, 1_000))
+            broker.offsets.commit("g", name, 0, 0)
+        reply = await caller.call(broker.address, ask(RequestCode.GET_CONSUME_STATS, topic=""), TIMEOUT_MS)
+        refusal = "figures of 2000 queues are too many; maxQueuesInStats allows 1500: name one topic"
+        assert (reply.code, reply.remark) == (ResponseCode.INVALID_PARAMETER, refusal)
+        one = await caller.call(broker.address, ask(RequestCode.GET_CONSUME_STATS), TIMEOUT_MS)
+        assert len(ConsumeStats.decode(one.body).offsets) == 1_000
+
+
+async def test_an_answer_that_fits_into_no_frame_is_refused(tmp_path: Path) -> None:
+    async with broker_and_caller(tmp_path) as (broker, caller):
+        broker.topics.put(TopicConfig("wide", 1_000, 1_000))
+        broker.max_reply_bytes = 10_000
+        reply = await caller.call(broker.address, ask(RequestCode.GET_TOPIC_STATS_INFO), TIMEOUT_MS)
+        assert reply.code == ResponseCode.INVALID_PARAMETER
+        assert "and a frame takes 10000; ask about less at once" in (reply.remark or "")
+
+
+async def test_a_wide_topic_is_deleted_in_steps_and_not_made_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 5 * DELETED_STEP
+    async with broker_and_caller(tmp_path) as (broker, caller):
+        broker.topics.put(TopicConfig("wide", count, count))
+        for queue_id in range(count):
+            header = SendMessage("p", "wide", "TBW102", 4, queue_id, 0, 0, 0)
+            sent = await caller.call(
+                broker.address, Command.request(RequestCode.SEND_MESSAGE, header, b"x"), TIMEOUT_MS
+            )
+            assert sent.code == ResponseCode.SUCCESS
+        with Turns() as turns:
+            monkeypatch.setattr(ConsumeQueue, "close", turns.counting(ConsumeQueue.close))
+            deleting = asyncio.create_task(
+                caller.call(broker.address, ask(RequestCode.DELETE_TOPIC_IN_BROKER), TIMEOUT_MS)
+            )
+            await until(lambda: turns.total > 0 or deleting.done())
+            early = await caller.call(broker.address, send_to("wide"), TIMEOUT_MS)
+            assert (await deleting).code == ResponseCode.SUCCESS
+        assert turns.total == count
+        assert turns.most <= DELETED_STEP
+        if early.code != ResponseCode.SUCCESS:
+            assert early.remark == "topic wide is being deleted; try again in a moment"
+            early = await caller.call(broker.address, send_to("wide"), TIMEOUT_MS)
+        assert (early.code, early.fields["queueOffset"]) == (ResponseCode.SUCCESS, "0")
+        assert broker.store.max_offset("wide", 0) == 1
 
 
 # --- pulls that wait

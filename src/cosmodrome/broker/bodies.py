@@ -1,11 +1,12 @@
-"""Reading the bodies of requests that are not messages: JSON whose cost a peer decides."""
+"""The bodies of requests and answers that are not messages: JSON whose cost a peer decides."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from cosmodrome.config import KIB
-from cosmodrome.errors import InvalidParameter
+from cosmodrome.errors import InvalidParameter, LimitReached
 from cosmodrome.wire.bodies.fields import Body
 from cosmodrome.wire.command import Command
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 READ_AT_ONCE_BYTES = 2 * KIB
 # Read on the loop, in the lane's turn: at worst, as nothing but empty objects, it takes some ten milliseconds.
 READ_IN_TURN_BYTES = 4 * KIB
+
+# What an answer may name and is still encoded on the loop, in a few milliseconds.
+ENCODED_AT_ONCE = 500
 
 B = TypeVar("B", bound=Body)
 
@@ -44,3 +48,14 @@ async def read_body(broker: Broker, kind: type[B], command: Command) -> B:
             f"maxRequestBodyValues allows {config.max_request_body_values}"
         )
     return await broker.lane.aside(lambda: kind.decode(body))
+
+
+async def reply_with(broker: Broker, command: Command, encode: Callable[[], bytes], count: int) -> Command:
+    """Answer with a body that names `count` queues, topics or groups: many are encoded beside the loop."""
+    body = encode() if count <= ENCODED_AT_ONCE else await broker.lane.aside(encode)
+    if len(body) > broker.max_reply_bytes:  # clients take no larger frame either
+        raise LimitReached(
+            f"the answer to request {command.code} would have {len(body)} bytes, and a frame takes "
+            f"{broker.max_reply_bytes}; ask about less at once"
+        )
+    return command.reply(body=body)

@@ -33,7 +33,7 @@ from cosmodrome.broker.topics import TIMER_TOPIC, Topics, check_tables
 from cosmodrome.broker.transactions import Transactions
 from cosmodrome.clock import Clock, SystemClock
 from cosmodrome.codes import RequestCode
-from cosmodrome.config import BrokerConfig, NetConfig, StoreConfig
+from cosmodrome.config import KIB, BrokerConfig, NetConfig, StoreConfig
 from cosmodrome.errors import (
     ConfigError,
     FlushTimeout,
@@ -115,6 +115,7 @@ class Broker:
         self.store = MessageStore.open(self._root, store_config, self.clock, self._arrived, used)
         self.store.on_stall = self._stalled
         self._caller = Caller(config=self._net_config)
+        self.max_reply_bytes = self._net_config.max_frame_bytes - 64 * KIB  # the header is in the frame, too
         self.lane = Lane()
         self._to_notify: dict[str, None] = {}  # groups whose members must rebalance
         self._is_notifying = False

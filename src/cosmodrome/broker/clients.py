@@ -9,6 +9,7 @@ import heapq
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import NamedTuple
 
 from cosmodrome.errors import InvalidParameter
@@ -16,6 +17,7 @@ from cosmodrome.model import ConsumeFrom, ConsumeType, MessageModel, Subscriptio
 from cosmodrome.wire.bodies import ConsumerData, HeartbeatData
 
 # Of members that want different things, so much is told: in logs and in the answers to operators.
+MAX_MEMBERS_TOLD = 100
 MAX_WANTS_TOLD = 20
 MAX_WANT_LENGTH = 200
 STEP = 500  # memberships looked at in one step, in about a millisecond
@@ -83,7 +85,10 @@ class ConsumerGroup:
         """
         if len(set(self.wanted.values())) < 2:
             return {}
-        return {self.members[connection].client_id: _in_words(wants) for connection, wants in self.wanted.items()}
+        return {
+            self.members[connection].client_id: _in_words(wants)
+            for connection, wants in islice(self.wanted.items(), MAX_MEMBERS_TOLD)
+        }
 
     def want(self, connection: Hashable, wanted: Iterable[Subscription]) -> None:
         """Take over what one member subscribes to."""

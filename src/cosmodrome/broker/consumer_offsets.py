@@ -38,6 +38,8 @@ class ConsumerOffsets(SavedTable):
         self._limit = limit
         self._count = 0
         self._offsets: dict[str, dict[int, int]] = {}
+        self._topics: dict[str, dict[str, None]] = {}  # group → topics; to look through all offsets takes too long
+        self._groups: dict[str, dict[str, None]] = {}  # topic → groups
         self._ahead: dict[tuple[str, int], _Ahead] = {}
         # Group → topic and queue id → offset, that a running consumer has not heard of.
         self._resets: dict[str, dict[tuple[str, int], int]] = {}
@@ -45,6 +47,8 @@ class ConsumerOffsets(SavedTable):
         if stored is not None:
             self._offsets.update({key: dict(queues) for key, queues in stored.offsets.items()})
             self._count = sum(map(len, self._offsets.values()))
+            for key in self._offsets:
+                self._enter(key)
             self.data_version = stored.data_version
 
     def __len__(self) -> int:
@@ -65,7 +69,7 @@ class ConsumerOffsets(SavedTable):
             self._commit(group, topic, queue_id, offset)
 
     def _commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        queues = self._offsets.setdefault(f"{topic}@{group}", {})
+        queues = self._queues(f"{topic}@{group}")
         if (before := queues.get(queue_id)) != offset:
             if before is None:
                 self._count += 1
@@ -98,7 +102,7 @@ class ConsumerOffsets(SavedTable):
     def commit_ahead(self, group: str, topic: str, queue_id: int, offset: int, log_end: int) -> None:
         """Commit, but save it only once everything below `log_end` is on disk (`settle`)."""
         key = f"{topic}@{group}"
-        queues = self._offsets.setdefault(key, {})
+        queues = self._queues(key)
         ahead = self._ahead.get((key, queue_id))
         # While one waits, those behind it wait with it: `settle` then takes the newest.
         if ahead is None:
@@ -129,27 +133,46 @@ class ConsumerOffsets(SavedTable):
 
     def of_group(self, group: str) -> dict[str, Mapping[int, int]]:
         """Topic → queue id → offset, for the topics this group has consumed."""
-        suffix = "@" + group
-        return {key.removesuffix(suffix): queues for key, queues in self._offsets.items() if key.endswith(suffix)}
+        return {topic: self._offsets[f"{topic}@{group}"] for topic in self.topics_of(group)}
+
+    def topics_of(self, group: str) -> list[str]:
+        """The topics this group has consumed."""
+        return list(self._topics.get(group, ()))
 
     def groups_of(self, topic: str) -> list[str]:
-        prefix = topic + "@"
-        return [key.removeprefix(prefix) for key in self._offsets if key.startswith(prefix)]
+        return list(self._groups.get(topic, ()))
+
+    def _queues(self, key: str) -> dict[int, int]:
+        queues = self._offsets.get(key)
+        if queues is None:
+            queues = self._offsets[key] = {}
+            self._enter(key)
+        return queues
+
+    def _enter(self, key: str) -> None:
+        topic, _, group = key.partition("@")
+        self._topics.setdefault(group, {})[topic] = None
+        self._groups.setdefault(topic, {})[group] = None
 
     def forget_topic(self, topic: str) -> None:
-        self._forget({key for key in self._offsets if key.startswith(topic + "@")})
+        self._forget({f"{topic}@{group}" for group in self.groups_of(topic)})
         for group, resets in list(self._resets.items()):
             self._resets[group] = {place: offset for place, offset in resets.items() if place[0] != topic}
             if not self._resets[group]:
                 del self._resets[group]
 
     def forget_group(self, group: str) -> None:
-        self._forget({key for key in self._offsets if key.endswith("@" + group)})
+        self._forget({f"{topic}@{group}" for topic in self.topics_of(group)})
         self._resets.pop(group, None)
 
     def _forget(self, keys: Collection[str]) -> None:
         for key in keys:
             self._count -= len(self._offsets.pop(key))
+            topic, _, group = key.partition("@")
+            for index, name, other in ((self._topics, group, topic), (self._groups, topic, group)):
+                del index[name][other]
+                if not index[name]:
+                    del index[name]
             self.changed()
         if self._ahead:
             self._ahead = {place: ahead for place, ahead in self._ahead.items() if place[0] not in keys}

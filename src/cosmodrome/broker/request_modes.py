@@ -48,12 +48,15 @@ class RequestModes(SavedTable):
             return RequestModeBody(topic, group)
         return RequestModeBody(topic, group, RequestMode.POP, self._config.default_pop_share_queue_num)
 
+    def __len__(self) -> int:
+        return self._count
+
     def body(self) -> RequestModesBody:
-        return RequestModesBody(self._modes)
+        """All modes as they are now."""
+        return RequestModesBody({topic: dict(groups) for topic, groups in self._modes.items()})
 
     def encoded(self) -> bytes:
         return self.snapshot()()
 
     def snapshot(self) -> Callable[[], bytes]:
-        modes = {topic: dict(groups) for topic, groups in self._modes.items()}
-        return partial(RequestModesBody(modes).encode, pretty=True)
+        return partial(self.body().encode, pretty=True)

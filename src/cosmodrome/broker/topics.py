@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -15,7 +17,14 @@ from cosmodrome.broker.tables import SavedTable
 from cosmodrome.broker.topic_attributes import problem_of, stops_start
 from cosmodrome.clock import Clock
 from cosmodrome.config import MIB, BrokerConfig
-from cosmodrome.errors import InvalidParameter, LimitReached, NoPermission, StoreError, TopicNotFound
+from cosmodrome.errors import (
+    InvalidParameter,
+    LimitReached,
+    NoPermission,
+    ServiceNotAvailable,
+    StoreError,
+    TopicNotFound,
+)
 from cosmodrome.model import (
     AUTO_CREATE_TOPIC,
     BENCHMARK_TOPIC,
@@ -62,6 +71,7 @@ class Topics(SavedTable):
         self._on_change = on_change
         self._topics: dict[str, TopicConfig] = {}
         self._encoded_bytes = 0  # of all topics, about
+        self._leaving: Counter[str] = Counter()  # topic → how many delete its queues
         self._made: dict[str, int] = {}  # topic → the change that made or changed it, since all were on disk
         stored = state_file.load(path, TopicConfigWrapper.decode)
         if stored is not None:
@@ -79,6 +89,16 @@ class Topics(SavedTable):
     def __len__(self) -> int:
         return len(self._topics)
 
+    @contextmanager
+    def leaving(self, names: Collection[str]) -> Iterator[None]:
+        """Let topics of these names not be made in the block, while their queues are deleted in steps: what was sent
+        to the new topic could go into an old queue, and with it."""
+        self._leaving.update(names)
+        try:
+            yield
+        finally:
+            self._leaving -= Counter(names)
+
     def is_unsaved(self, name: str) -> bool:
         """The topic was made or changed, and that is not on disk yet. Other topics' changes are no matter."""
         if not self._made:
@@ -92,6 +112,8 @@ class Topics(SavedTable):
         """Refuse a topic more when there are too many, or when they would not fit into a registration."""
         if name in self._topics:
             return
+        if name in self._leaving:
+            raise ServiceNotAvailable(f"topic {name} is being deleted; try again in a moment")
         limit = self._config.max_topics
         if len(self._topics) >= limit:
             raise LimitReached(f"topic {name} is not made: there are {len(self._topics)}, and maxTopics allows {limit}")
@@ -147,7 +169,10 @@ class Topics(SavedTable):
 
     def ensure_dead_letter_topic(self, group: str) -> TopicConfig:
         name = dead_letter_topic(group)
-        return self._topics.get(name) or self.put(TopicConfig(check_topic(name), 1, 1))
+        found = self._topics.get(name)
+        if found is None and name in self._leaving:
+            raise ServiceNotAvailable(f"topic {name} is being deleted; try again in a moment")
+        return found or self.put(TopicConfig(check_topic(name), 1, 1))
 
     def put(self, config: TopicConfig) -> TopicConfig:
         """Create or replace a topic; putting what is there already changes nothing."""

@@ -35,6 +35,7 @@ _THREADS = 16  # that wait for the disk at once, when many files are to be read 
 
 T = TypeVar("T")
 QueueKey = tuple[str, int]  # topic, queue id
+DELETED_STEP = 20  # queues deleted in one step: each is some calls to the file system
 
 
 class ConsumeQueues:
@@ -167,6 +168,21 @@ class ConsumeQueues:
                 queue.close()
         if self._names.pop(topic, None):
             shutil.rmtree(self.root / check_topic(topic), ignore_errors=True)
+
+    def deleting_topic(self, topic: str) -> Iterator[None]:
+        """The same in steps. Until the last nobody may send to the topic: the message could go with the old queue."""
+        for number, queue_id in enumerate(self.ids(topic), 1):
+            queue = self._queues.pop((topic, queue_id), None)
+            if queue is not None:
+                queue.close()
+            self._names[topic].discard(queue_id)
+            shutil.rmtree(self._path(topic, queue_id), ignore_errors=True)
+            if number % DELETED_STEP == 0:
+                yield
+        if topic in self._names and not self._names[topic]:
+            del self._names[topic]
+            with suppress(OSError):
+                (self._root / check_topic(topic)).rmdir()
 
     def delete_older(self, topic: str, physical_offset: int) -> None:
         """Remove those queues of the topic that hold nothing at or behind `physical_offset`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -502,8 +502,14 @@ class MessageStore:
 
     def delete_topic(self, topic: str) -> None:
         """Forget the topic's queues; a topic of that name made later begins at 0."""
+        for _ in self.deleting_topic(topic):
+            pass
+
+    def deleting_topic(self, topic: str) -> Iterator[None]:
+        """The same in steps, the first of which makes it certain: after a crash in between, the start deletes the rest.
+        Until the last step nobody may send to the topic."""
         self._deleted.add(topic, self._log.end)
-        self._queues.delete_topic(topic)
+        yield from self._queues.deleting_topic(topic)
 
     @property
     def min_physical_offset(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cosmodrome.broker.assignments import STRATEGIES, assigned
-from cosmodrome.broker.bodies import read_body
+from cosmodrome.broker.bodies import read_body, reply_with
 from cosmodrome.errors import NoPermission
 from cosmodrome.model import RETRY_PREFIX, MessageModel, MessageQueue
 from cosmodrome.net.connection import Connection
@@ -50,4 +50,5 @@ async def set_request_mode(broker: Broker, _connection: Connection, command: Com
 
 async def get_request_modes(broker: Broker, _connection: Connection, command: Command) -> Command:
     """GET_ALL_MESSAGE_REQUEST_MODE."""
-    return command.reply(body=broker.request_modes.body().encode())
+    body = broker.request_modes.body()
+    return await reply_with(broker, command, body.encode, len(broker.request_modes))

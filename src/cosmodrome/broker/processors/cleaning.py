@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from cosmodrome.broker.processors.topics import delete_queues
 from cosmodrome.net.connection import Connection
 from cosmodrome.wire.command import Command
 
@@ -37,6 +38,7 @@ async def clean_unused_topics(broker: Broker, _connection: Connection, command: 
     for name in broker.store.topics():
         if broker.topics.find_topic(name) is None and not broker.topics.is_system(name):
             log.info("deleting the queues of %s: the topic is not on this broker", name)
-            broker.store.delete_topic(name)
+            with broker.topics.leaving([name]):
+                await delete_queues(broker, name)
             await asyncio.sleep(0)
     return command.reply()

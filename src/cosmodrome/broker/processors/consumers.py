@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from itertools import islice
 from typing import TYPE_CHECKING
 
+from cosmodrome.broker.bodies import reply_with
 from cosmodrome.broker.clients import ConsumerGroup, Member
 from cosmodrome.codes import Language, RequestCode, ResponseCode
 from cosmodrome.errors import (
@@ -21,6 +23,7 @@ from cosmodrome.errors import (
 )
 from cosmodrome.model import MessageQueue, TopicConfig
 from cosmodrome.net.connection import Connection
+from cosmodrome.net.lane import steps_of
 from cosmodrome.wire.bodies import ConsumerStatus, ResetOffsets
 from cosmodrome.wire.command import Command
 from cosmodrome.wire.record import parse_offset_msg_id
@@ -35,6 +38,9 @@ RELAY_TIMEOUT_MS = 10_000
 STATUS_TIMEOUT_MS = 5_000
 END_OF_QUEUE = -1  # in place of a time
 NO_OFFSET = -1
+TARGETS_STEP = 20  # queues searched for a time in one step
+RESETS_STEP = 500  # queues reset in one step
+TARGETS_TOLD = 100  # in the log
 
 
 async def reset_offset(broker: Broker, _connection: Connection, command: Command) -> Command:
@@ -47,7 +53,11 @@ async def reset_offset(broker: Broker, _connection: Connection, command: Command
     topic = broker.topics.topic(request.topic)
     if request.group not in broker.groups:
         raise GroupNotFound(request.group)
-    targets = {queue_id: _target(broker, request, queue_id) for queue_id in _queue_ids(request, topic)}
+    targets: dict[int, int] = {}
+    await broker.lane.run(
+        targets.update({queue_id: _target(broker, request, queue_id) for queue_id in queue_ids})
+        for queue_ids in steps_of(_queue_ids(request, topic), TARGETS_STEP)
+    )
     queues = {MessageQueue(topic.name, broker.config.broker_name, queue_id): to for queue_id, to in targets.items()}
     offsets = ResetOffsets(queues)
     group = broker.clients.find_consumers(request.group)
@@ -62,8 +72,11 @@ async def reset_offset(broker: Broker, _connection: Connection, command: Command
     else:
         for queue_id, to in targets.items():
             broker.reset_offset(request.group, topic.name, queue_id, to, is_read=is_read)
-    log.info("group %s was reset on %s: %s", request.group, topic.name, targets)
-    return command.reply(body=offsets.encode())
+            if queue_id % RESETS_STEP == RESETS_STEP - 1:
+                await broker.lane.turn()
+    told = dict(islice(targets.items(), TARGETS_TOLD))
+    log.info("group %s was reset on %s: queues=%d %s", request.group, topic.name, len(targets), told)
+    return await reply_with(broker, command, offsets.encode, len(targets))
 
 
 def _queue_ids(request: ResetOffset, topic: TopicConfig) -> range:

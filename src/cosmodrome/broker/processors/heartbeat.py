@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from cosmodrome.broker.bodies import read_body
+from cosmodrome.broker.bodies import read_body, reply_with
 from cosmodrome.broker.clients import Member
 from cosmodrome.broker.wanted import check_sql
 from cosmodrome.codes import Language
@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 # Groups, filters and tens of subscriptions that one heartbeat registers before others have their turn.
 STEP = 50
 SUBSCRIPTIONS_AS_ONE = 10
+MEMBERS_STEP = 1_000  # told to operators
 LOCKS_STEP = 2_000  # queues locked or unlocked in one step
 
 
@@ -173,15 +174,16 @@ async def get_consumer_connections(broker: Broker, _connection: Connection, comm
     group = broker.clients.find_consumers(name)
     if group is None:
         raise ConsumerNotOnline(f"the consumer group[{name}] not online")
+    connections = await _connections_of(broker, list(group.members.values()))
     body = ConsumerConnection(
-        connections=tuple(_connection_of(member) for member in group.members.values()),
-        subscriptions=group.subscriptions,
+        connections=connections,
+        subscriptions=dict(group.subscriptions),
         consume_type=group.consume_type,
         message_model=group.message_model,
         consume_from=group.consume_from,
         disagreement=group.disagreement,
     )
-    return command.reply(body=body.encode())
+    return await reply_with(broker, command, body.encode, len(connections) + len(body.subscriptions))
 
 
 async def get_producer_connections(broker: Broker, _connection: Connection, command: Command) -> Command:
@@ -190,7 +192,20 @@ async def get_producer_connections(broker: Broker, _connection: Connection, comm
     members = broker.clients.producers(name)
     if not members:
         raise RequestError(f"the producer group[{name}] not exist")
-    return command.reply(body=ProducerConnection(tuple(_connection_of(m) for m in members.values())).encode())
+    connections = await _connections_of(broker, list(members.values()))
+    return await reply_with(broker, command, ProducerConnection(connections).encode, len(connections))
+
+
+async def _connections_of(broker: Broker, members: list[Member]) -> tuple[ClientConnection, ...]:
+    connections: list[ClientConnection] = []
+
+    def telling() -> Iterator[None]:
+        for step in steps_of(members, MEMBERS_STEP):
+            connections.extend(map(_connection_of, step))
+            yield
+
+    await broker.lane.run(telling())
+    return tuple(connections)
 
 
 def _connection_of(member: Member) -> ClientConnection:

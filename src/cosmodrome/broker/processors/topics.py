@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from cosmodrome.broker.bodies import read_body
+from cosmodrome.broker.bodies import read_body, reply_with
 from cosmodrome.broker.topic_attributes import changed
-from cosmodrome.errors import GroupNotFound, InvalidParameter
+from cosmodrome.errors import GroupNotFound, InvalidParameter, LimitReached
 from cosmodrome.model import MessageQueue, TopicConfig
 from cosmodrome.net.connection import Connection
+from cosmodrome.net.lane import steps_of
 from cosmodrome.wire.bodies import (
     ConsumeOffset,
     ConsumeStats,
@@ -27,6 +30,8 @@ from cosmodrome.wire.requests import ConsumeStatsRequest, CreateTopic, DeleteGro
 
 if TYPE_CHECKING:
     from cosmodrome.broker.broker import Broker
+
+QUEUES_STEP = 100  # queues looked at in one step; each may have to be read from a disk
 
 
 async def create_topic(broker: Broker, _connection: Connection, command: Command) -> Command:
@@ -60,20 +65,30 @@ async def delete_topic(broker: Broker, _connection: Connection, command: Command
         raise InvalidParameter(f"The topic[{name}] is conflict with system topic.")
     retries = [retry for group in broker.offsets.groups_of(name) for retry in all_pop_retry_topics(name, group)]
     names = [name, *(retry for retry in retries if broker.topics.find_topic(retry) is not None)]
-    for topic in names:
-        broker.topics.delete(topic)
-        broker.offsets.forget_topic(topic)
-        broker.statistics.forget_reached(topic)
-    await broker.topics.saved()
-    for topic in names:
-        broker.store.delete_topic(topic)
+    with broker.topics.leaving(names):
+        for topic in names:
+            broker.topics.delete(topic)
+            broker.offsets.forget_topic(topic)
+            broker.statistics.forget_reached(topic)
+        await broker.topics.saved()
+        for topic in names:
+            await delete_queues(broker, topic)
     return command.reply()
+
+
+async def delete_queues(broker: Broker, topic: str) -> None:
+    """Delete the queues of a topic in steps; a broker that stops meanwhile takes the rest in one."""
+    steps = broker.store.deleting_topic(topic)
+    try:
+        await broker.lane.run(steps)
+    finally:
+        deque(steps, 0)
 
 
 async def get_all_topics(broker: Broker, _connection: Connection, command: Command) -> Command:
     """GET_ALL_TOPIC_CONFIG."""
     topics = {config.name: config for config in broker.topics}
-    return command.reply(body=TopicConfigWrapper(broker.topics.data_version, topics).encode())
+    return await reply_with(broker, command, TopicConfigWrapper(broker.topics.data_version, topics).encode, len(topics))
 
 
 async def get_topic(broker: Broker, _connection: Connection, command: Command) -> Command:
@@ -91,14 +106,23 @@ async def get_system_topics(broker: Broker, _connection: Connection, command: Co
 async def get_topic_stats(broker: Broker, _connection: Connection, command: Command) -> Command:
     """GET_TOPIC_STATS_INFO: where each queue begins and ends."""
     topic = broker.topics.topic(TopicHeader.decode(command).topic)
+    count = max(topic.read_queues, topic.write_queues)
+    stats: dict[MessageQueue, TopicOffset] = {}
+    await broker.lane.run(
+        stats.update(_queue_offsets(broker, topic, queue_ids)) for queue_ids in steps_of(range(count), QUEUES_STEP)
+    )
+    return await reply_with(broker, command, TopicStats(stats).encode, len(stats))
+
+
+def _queue_offsets(broker: Broker, topic: TopicConfig, queue_ids: Sequence[int]) -> dict[MessageQueue, TopicOffset]:
     stats = {}
-    for queue_id in range(max(topic.read_queues, topic.write_queues)):
+    for queue_id in queue_ids:
         low = max(0, broker.store.min_offset(topic.name, queue_id))
         high = broker.store.max_offset(topic.name, queue_id)
         updated = broker.store.store_time(topic.name, queue_id, high - 1) if high > low else 0
         queue = MessageQueue(topic.name, broker.config.broker_name, queue_id)
         stats[queue] = TopicOffset(min_offset=low, max_offset=high, last_update_timestamp=updated)
-    return command.reply(body=TopicStats(stats).encode())
+    return stats
 
 
 async def query_topic_groups(broker: Broker, _connection: Connection, command: Command) -> Command:
@@ -130,7 +154,7 @@ async def delete_group(broker: Broker, _connection: Connection, command: Command
 async def get_all_groups(broker: Broker, _connection: Connection, command: Command) -> Command:
     """GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
     groups = {config.name: config for config in broker.groups}
-    return command.reply(body=GroupConfigWrapper(broker.groups.data_version, groups).encode())
+    return await reply_with(broker, command, GroupConfigWrapper(broker.groups.data_version, groups).encode, len(groups))
 
 
 async def get_group(broker: Broker, _connection: Connection, command: Command) -> Command:
@@ -146,18 +170,28 @@ async def get_consume_stats(broker: Broker, _connection: Connection, command: Co
     """GET_CONSUME_STATS: how far a group is behind on each queue."""
     request = ConsumeStatsRequest.decode(command)
     group = request.consumer_group
-    topics = [request.topic] if request.topic else list(broker.offsets.of_group(group))
-    stats = {}
-    for name in topics:
-        topic = broker.topics.find_topic(name)
-        if topic is not None:
-            stats.update(_queue_stats(broker, group, topic))
-    return command.reply(body=ConsumeStats(stats).encode())
+    names = [request.topic] if request.topic else broker.offsets.topics_of(group)
+    topics = [topic for name in names if (topic := broker.topics.find_topic(name)) is not None]
+    _check_queue_count(broker, sum(topic.read_queues for topic in topics), "name one topic")
+    stats: dict[MessageQueue, ConsumeOffset] = {}
+    await broker.lane.run(
+        stats.update(_queue_stats(broker, group, topic, queue_ids))
+        for topic in topics
+        for queue_ids in steps_of(range(topic.read_queues), QUEUES_STEP)
+    )
+    return await reply_with(broker, command, ConsumeStats(stats).encode, len(stats))
 
 
-def _queue_stats(broker: Broker, group: str, topic: TopicConfig) -> dict[MessageQueue, ConsumeOffset]:
+def _check_queue_count(broker: Broker, count: int, advice: str) -> None:
+    if count > (limit := broker.config.max_queues_in_stats):
+        raise LimitReached(f"figures of {count} queues are too many; maxQueuesInStats allows {limit}: {advice}")
+
+
+def _queue_stats(
+    broker: Broker, group: str, topic: TopicConfig, queue_ids: Sequence[int]
+) -> dict[MessageQueue, ConsumeOffset]:
     stats = {}
-    for queue_id in range(topic.read_queues):
+    for queue_id in queue_ids:
         end = broker.store.max_offset(topic.name, queue_id)
         consumed = broker.offsets.find_offset(group, topic.name, queue_id) or 0
         reached = broker.statistics.reached(topic.name, queue_id, group) or 0
