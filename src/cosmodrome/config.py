@@ -122,13 +122,14 @@ class NetConfig(_FromProperties):
     max_connections: int = 50_000
     max_connections_per_host: int = 20_000
     max_unfinished_bytes: int = 256 * MIB  # of frames that are not whole
+    loop_busy_warning_ms: int = 200  # a request that takes longer is logged
     frame_timeout_ms: int = 60_000  # from the first byte of a frame to the last
     max_unsent_bytes: int = 512 * MIB  # for peers that do not read
     max_waiting_bytes: int = 512 * MIB  # of requests that wait for a disk or their turn
 
     def __post_init__(self) -> None:
         _require(self.idle_seconds > 0, "serverChannelMaxIdleTimeSeconds", "at least 1")
-        for name in ("max_connections", "max_connections_per_host", "frame_timeout_ms"):
+        for name in ("max_connections", "max_connections_per_host", "frame_timeout_ms", "loop_busy_warning_ms"):
             _require(getattr(self, name) > 0, _camel_case(name), "at least 1")
         _require(64 * KIB <= self.max_frame_bytes <= 64 * MIB, "maxFrameBytes", "65536 bytes to 64 MiB")
         for name in ("max_unfinished_bytes", "max_waiting_bytes"):

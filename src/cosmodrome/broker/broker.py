@@ -50,6 +50,7 @@ from cosmodrome.net.caller import Caller
 from cosmodrome.net.connection import Connection, Handler
 from cosmodrome.net.lane import Lane, steps_of
 from cosmodrome.net.server import CannotListen, Server
+from cosmodrome.net.watchdog import Watchdog
 from cosmodrome.store.cleaner import DiskUsed, disk_used
 from cosmodrome.store.message import Appended, Durability, StoreMessage
 from cosmodrome.store.message_store import MessageStore
@@ -64,6 +65,8 @@ log = logging.getLogger(__name__)
 
 POLL_SWEEP_MS = 500
 CLIENT_SCAN_MS = 10_000
+# After an append that stalled: what came meanwhile is read in the next turn, and by a connection that rested two later.
+CALM_TURNS = 3
 MEMBERS_TOLD = 20  # of a group that disagrees, in its line of the log
 NOTICES_STEP = 200  # sent in one step
 LEAVING_STEP = 50  # groups that are told of a member's leave in one step
@@ -301,6 +304,11 @@ class Broker:
                 unsaved.append(str(error))
         return unsaved
 
+    @property
+    def watchdog(self) -> Watchdog:
+        """What tells of requests that keep the event loop busy; to be run by the process that has the loop."""
+        return self._books.watchdog
+
     async def stop_listening(self) -> None:
         """Answer what is in hand and close every connection."""
         for waiting in (self.long_polls.take_all(), self.pops.close()):
@@ -473,8 +481,13 @@ class Broker:
 
     def _stalled(self) -> None:
         """The loop stood still in an append. What came in meanwhile is read in the next turn, and turned away."""
-        loop = asyncio.get_running_loop()
-        loop.call_soon(loop.call_soon, self.store.calm)
+        self._calm_in(CALM_TURNS)
+
+    def _calm_in(self, turns: int) -> None:
+        if turns:
+            asyncio.get_running_loop().call_soon(self._calm_in, turns - 1)
+        else:
+            self.store.calm()
 
     def _wake(self, waiting: Sequence[Held]) -> None:
         """Let pulls and pops go on: a few now, and of many so many in each turn."""

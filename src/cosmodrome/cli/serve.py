@@ -114,7 +114,8 @@ async def _up(
         async with _BrokerProcesses(setup.broker, brokers - 1, data, config_file, stop):
             _echo_open(setup.broker)
             click.echo(_ready_text(name_server.address, broker, data, brokers, time.monotonic() - started))
-            await broker.run(stop)
+            async with broker.watchdog.watching():
+                await broker.run(stop)
     finally:
         stop_name_server.set()  # last, so that the brokers could say goodbye
         await serving
@@ -221,7 +222,8 @@ async def _broker(setup: _BrokerSetup) -> None:
         await serving.start()
     _echo_open(setup.broker)
     click.echo(f"broker {setup.broker.broker_name} on {serving.address}: ready; Ctrl-C stops")
-    await serving.run(stop)
+    async with serving.watchdog.watching():
+        await serving.run(stop)
     click.echo("stopped")
 
 

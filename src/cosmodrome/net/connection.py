@@ -27,6 +27,7 @@ from cosmodrome.config import NetConfig
 from cosmodrome.errors import CallTimeout, ConnectionFailed, ProtocolError
 from cosmodrome.net.books import Books
 from cosmodrome.net.turn import Turn
+from cosmodrome.net.watchdog import Watchdog
 from cosmodrome.wire.command import ONEWAY_BIT, RESPONSE_BIT, Command
 from cosmodrome.wire.frame import FrameDecoder
 from cosmodrome.wire.record import pack_host
@@ -42,6 +43,9 @@ ConnectionCallback = Callable[["Connection"], None]
 JOIN_BYTES = 64 * 1024
 # Requests that wait are counted by their bytes if they are as long as this; of shorter ones, their number is bounded.
 LONG_BODY_BYTES = 16 * 1024
+# Frames of one connection that take longer are interrupted for a turn of the others. Sends are a tenth of it.
+REST_AFTER_SECONDS = 0.1
+_ASLEEP = Watchdog(10**9)
 
 
 class _Unsent(NamedTuple):
@@ -86,6 +90,9 @@ class Connection(asyncio.Protocol):
         self._made = self._last_active = self._received = self._loop.time()
         self._turn = turn or Turn()
         self._books = books  # of a daemon; a client has few connections, and chose them itself
+        # A client has nobody to keep waiting but itself.
+        self._watchdog = books.watchdog if books is not None else _ASLEEP
+        self._is_resting = False  # while others have their turn
         self._unfinished_bytes = 0  # of a frame, as the books know them
         self._waiting_bytes = 0  # of long requests in hand
         self._transport: asyncio.Transport
@@ -188,10 +195,13 @@ class Connection(asyncio.Protocol):
     # --- requests and replies coming in
 
     def _handle_frames(self) -> None:
-        """Every whole frame in hand, one after the other."""
+        """Every whole frame in hand, one after the other; if they take long, the rest in the next turn."""
         if self.closed:
             return
         take = self._decoder.take
+        clock, limit = self._watchdog.clock, self._watchdog.limit_seconds
+        before = clock()
+        rest_at = before + REST_AFTER_SECONDS
         try:
             while self._reading and not self.closed and (frame := take()) is not None:
                 command = Command.decode(frame)
@@ -199,6 +209,12 @@ class Connection(asyncio.Protocol):
                     self._settle(command)
                 else:
                     self._start(command)
+                after = clock()
+                if after - before > limit:
+                    self._watchdog.note(command.code, self.peer, after - before)
+                before = after
+                if after > rest_at:
+                    self._rest()
         except ProtocolError as error:
             log.warning("closing %s: %s", self.peer, error)
             self._nonsense = str(error)
@@ -209,6 +225,15 @@ class Connection(asyncio.Protocol):
         if self._books is not None:
             self._note_unfinished()
 
+    def _rest(self) -> None:
+        self._is_resting = True
+        self._regulate()
+        self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._is_resting = False
+        self._regulate()
+
     @property
     def is_reading(self) -> bool:
         """Its frames are taken as they come."""
@@ -216,7 +241,12 @@ class Connection(asyncio.Protocol):
 
     @property
     def _accepting(self) -> bool:
-        if self.closed or self._draining or len(self._tasks) >= self._config.max_handlers_per_connection:
+        if (
+            self.closed
+            or self._draining
+            or self._is_resting
+            or len(self._tasks) >= self._config.max_handlers_per_connection
+        ):
             return False
         if self._waiting_bytes and self._books is not None and self._books.has_much_waiting:
             return False  # until some of its own are done
@@ -244,7 +274,7 @@ class Connection(asyncio.Protocol):
         except (Exception, asyncio.CancelledError) as error:  # what it waited for may have been cancelled before
             self._fail(command, error)
             return
-        task = self._loop.create_task(self._finish(command, _resume(coroutine, waiting_for)))
+        task = self._loop.create_task(self._finish(command, self._resume(command, coroutine, waiting_for)))
         self._tasks.add(task)
         task.add_done_callback(self._finished)
         if len(command.body) >= LONG_BODY_BYTES:
@@ -272,6 +302,30 @@ class Connection(asyncio.Protocol):
             self._fail(command, error)
         else:
             self._answer(command, reply)
+
+    @types.coroutine
+    def _resume(
+        self, command: Command, coroutine: Coroutine[Any, Any, Command | None], waiting_for: Any
+    ) -> Generator[Any, Any, Command | None]:
+        """Go on with a coroutine that was stepped once and yielded `waiting_for`."""
+        clock, limit = self._watchdog.clock, self._watchdog.limit_seconds
+        while True:
+            try:
+                sent = yield waiting_for
+            except BaseException as error:
+                step: Callable[[Any], Any] = coroutine.throw
+                value: Any = error
+            else:
+                step, value = coroutine.send, sent
+            began = clock()
+            try:
+                waiting_for = step(value)
+            except StopIteration as done:
+                result: Command | None = done.value
+                return result
+            finally:
+                if (took := clock() - began) > limit:
+                    self._watchdog.note(command.code, self.peer, took)
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         was_full = len(self._tasks) >= self._config.max_handlers_per_connection
@@ -443,21 +497,3 @@ class Connection(asyncio.Protocol):
             self.abort()
             return
         self._idle_timer = self._loop.call_later(remaining, self._watch_idle)
-
-
-@types.coroutine
-def _resume(coroutine: Coroutine[Any, Any, Command | None], waiting_for: Any) -> Generator[Any, Any, Command | None]:
-    """Go on with a coroutine that was stepped once and yielded `waiting_for`."""
-    while True:
-        try:
-            sent = yield waiting_for
-        except BaseException as error:
-            step: Callable[[Any], Any] = coroutine.throw
-            value: Any = error
-        else:
-            step, value = coroutine.send, sent
-        try:
-            waiting_for = step(value)
-        except StopIteration as done:
-            result: Command | None = done.value
-            return result

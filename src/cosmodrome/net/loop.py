@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
+import sys
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -12,6 +13,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+# How long work in a thread may keep the loop from the interpreter; Python's own 5 ms would add up to a slow answer.
+SWITCH_SECONDS = 0.001
 WANTED_OPEN_FILES = 65_536  # each connection is one; most systems start a process with 1,024
 
 
@@ -28,6 +31,7 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Run `main` to its end on the fastest loop there is, with as many open files as this process may have."""
     raise_open_files_limit()
+    sys.setswitchinterval(SWITCH_SECONDS)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(main)
 

@@ -74,7 +74,8 @@ class Server:
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
         self._turn = Turn()
-        self._books = self._books or Books(self._config)
+        if self._books is None:
+            self._books = Books(self._config)
         try:
             self._listener = await loop.create_server(
                 self._accept, self._host, self._port, backlog=ACCEPT_BACKLOG, reuse_address=True

@@ -250,6 +250,18 @@ async def test_connections_beyond_the_limit_are_closed_and_others_served(
     assert await answered(await stage.dial()) == ResponseCode.SUCCESS
 
 
+async def test_the_servers_of_a_daemon_share_their_books(stage: Stage) -> None:
+    books = Books(replace(SMALL, max_connections=2))
+    for _ in range(2):
+        server = Server(echo, "127.0.0.1", 0, config=SMALL, books=books)
+        await server.start()
+        stage._stack.push_async_callback(server.close)
+        stage.server = server
+        assert await answered(await stage.dial()) == ResponseCode.SUCCESS
+    assert len(books) == 2
+    await ended(await stage.dial())
+
+
 async def test_long_requests_that_wait_are_bounded_together(stage: Stage) -> None:
     """Ten megabytes are sent; what waits here is one megabyte, and one request more of each connection."""
     gate = asyncio.Event()
