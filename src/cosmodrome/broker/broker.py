@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Coroutine, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
@@ -244,6 +244,7 @@ class Broker:
         StoreError, when all is closed, for what could not be saved at the end.
         """
         unsaved: list[str] = []
+        save_every_ms = self.config.flush_consumer_offset_interval
         async with asyncio.TaskGroup() as tasks:
             flushing = tasks.create_task(self.store.flusher.run())
             parts = (
@@ -254,10 +255,10 @@ class Broker:
                 tasks.create_task(self.transactions.run()),
                 tasks.create_task(self.revives.run()),
                 tasks.create_task(self.registration.run()),
-                tasks.create_task(self._wake_expired()),
-                tasks.create_task(self._watch_clients()),
-                tasks.create_task(self._sample()),
-                tasks.create_task(self._save_tables()),
+                tasks.create_task(self._turns("waking held requests", POLL_SWEEP_MS, self._wake_expired)),
+                tasks.create_task(self._turns("looking for silent clients", CLIENT_SCAN_MS, self._watch_clients)),
+                tasks.create_task(self._turns("taking figures", SAMPLE_MS, self._sample)),
+                tasks.create_task(self._turns("saving tables", save_every_ms, self._save_all)),
             )
             try:
                 await stop.wait()
@@ -507,16 +508,26 @@ class Broker:
         finally:
             self._is_looking = False
 
-    async def _wake_expired(self) -> None:
+    async def _turns(self, what: str, period_ms: int, turn: Callable[[], Awaitable[None]]) -> None:
+        """Take a turn every so often. One that fails, also in a way nobody thought of, must not end the broker: what
+        it met, a message or a peer, would be there again after the next start. A disk that fails does end it."""
         while True:
-            await self.clock.sleep(POLL_SWEEP_MS)
-            await self.lane.run(map(_wake, self.long_polls.expiring(self.clock.now_ms())))
-            await self.lane.run(map(_wake, self.pops.expiring()))
+            await self.clock.sleep(period_ms)
+            try:
+                await turn()
+            except ServiceNotAvailable as error:
+                log.error("%s; trying again", error)
+            except (OSError, MemoryError):
+                raise
+            except Exception:
+                log.exception("%s failed; trying again", what)
+
+    async def _wake_expired(self) -> None:
+        await self.lane.run(map(_wake, self.long_polls.expiring(self.clock.now_ms())))
+        await self.lane.run(map(_wake, self.pops.expiring()))
 
     async def _watch_clients(self) -> None:
-        while True:
-            await self.clock.sleep(CLIENT_SCAN_MS)
-            await self.lane.run(self._drop_silent())
+        await self.lane.run(self._drop_silent())
 
     def _drop_silent(self) -> Iterator[None]:
         now_ms = self.clock.now_ms()
@@ -545,21 +556,11 @@ class Broker:
         return RegisterBrokerBody(self.topics.data_version, {config.name: config for config in self.topics})
 
     async def _sample(self) -> None:
-        while True:
-            await self.clock.sleep(SAMPLE_MS)
-            for _ in self.statistics.sampling(self.clock.now_ms()):
-                await asyncio.sleep(0)
-
-    async def _save_tables(self) -> None:
-        """Keep the files close behind the tables. A full disk is reported and tried again, not fatal."""
-        while True:
-            await self.clock.sleep(self.config.flush_consumer_offset_interval)
-            try:
-                await self._save_all()
-            except ServiceNotAvailable as error:
-                log.error("%s; trying again", error)
+        for _ in self.statistics.sampling(self.clock.now_ms()):
+            await asyncio.sleep(0)
 
     async def _save_all(self) -> None:
+        """Keep the files close behind the tables."""
         await self.store.skipped.saved()  # before anybody says how far it is
         self._settle_offsets()
         self.pops.orders.clean(self._is_known, self.clock.now_ms())

@@ -44,6 +44,7 @@ from cosmodrome.config import BrokerConfig
 from cosmodrome.errors import (
     FlushTimeout,
     IllegalOperation,
+    MessageIllegal,
     NoPermission,
     ProtocolError,
     RequestError,
@@ -337,7 +338,7 @@ class Transactions:
     def _is_of(self, final: Record, half: Half) -> bool:
         try:
             prepared = self._record(final.prepared_transaction_offset)
-        except RequestError:
+        except (RequestError, ProtocolError):
             return False
         return prepared.topic == HALF_TOPIC and half_of(prepared, self._rules).first == half.first
 
@@ -347,7 +348,15 @@ class Transactions:
         if key is None:
             return []
         since_ms, until_ms = record.store_timestamp, max(self._clock.now_ms(), record.store_timestamp)
-        return decode_records(b"".join(self._store.find_by_key(topic, key, _MATCHES_LOOKED_AT, since_ms, until_ms)))
+        views = self._store.find_by_key(topic, key, _MATCHES_LOOKED_AT, since_ms, until_ms)
+        return [record for view in views for record in self._sound(view)]
+
+    def _sound(self, view: memoryview) -> list[Record]:
+        """What has the same key may be damaged, and is then not what is looked for."""
+        try:
+            return decode_records(view)
+        except ProtocolError:
+            return []
 
     def _record(self, physical_offset: int) -> Record:
         view = self._store.record_at(physical_offset)
@@ -394,6 +403,8 @@ class Transactions:
             self._open.end(half)
             return None
         try:
+            if self._is_gone(half.physical_offset):
+                raise MessageIllegal("its record is gone")
             return self._act(half, self._record(half.physical_offset), verdict)
         except Exception as error:  # whatever it is, it must not stop the other transactions
             if self._skipping.gives_up(HALF_TOPIC, QUEUE_ID, half.offset, error):
@@ -403,6 +414,11 @@ class Transactions:
             else:
                 log.exception("half message %d cannot be checked; trying again at the next check", half.offset)
         return None
+
+    def _is_gone(self, physical_offset: int) -> bool:
+        """Whether no record can be read there though the log is readable that far: trying again cannot mend that."""
+        readable_to = self._store.max_physical_offset - self._store.dispatch_behind_bytes
+        return physical_offset < readable_to and self._store.record_at(physical_offset) is None
 
     def _drop(self, half: Half, error: Exception) -> None:
         """End a transaction that can be neither asked about nor given up; an operator finds it in the register."""

@@ -13,10 +13,10 @@ from cosmodrome.broker.pop.messages import checkpoint_message
 from cosmodrome.broker.skipping import ATTEMPTS
 from cosmodrome.broker.topics import TIMER_TOPIC
 from cosmodrome.errors import ProtocolError, ServiceNotAvailable
-from cosmodrome.model import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, Property
+from cosmodrome.model import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, Message, Property
 from cosmodrome.store import StoreMessage
 from cosmodrome.store.skipped import read_skipped
-from cosmodrome.testing import FakeClock
+from cosmodrome.testing import FakeClock, cluster
 from cosmodrome.wire import properties as props
 from cosmodrome.wire.bodies import CheckPoint
 from tests.simulation.test_pop_power_loss import GROUP, RETRY, REVIVE, Shop
@@ -100,6 +100,21 @@ async def test_an_op_does_not_end_a_half_that_comes_later(tmp_path: Path) -> Non
     exchange.kill()
     exchange = Exchange(tmp_path, clock)
     assert len(exchange.transactions) == 2
+    await exchange.stop()
+
+
+async def test_a_half_whose_record_cannot_be_read_stays_open_for_a_while_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = FakeClock()
+    exchange = Exchange(tmp_path, clock)
+    lost, kept = exchange.send(b"lost"), exchange.send(b"kept")
+    read = exchange.store.record_at
+    monkeypatch.setattr(exchange.store, "record_at", lambda at: None if at == lost.physical_offset else read(at))
+    await exchange.check_after(CHECK_MS)
+    assert [half.offset for half in exchange.transactions._open.all()] == [2]  # the copy of the other one
+    assert reasons(tmp_path) == [("transactions", HALF_TOPIC, 0)]
+    await exchange.end(kept, COMMIT)
     await exchange.stop()
 
 
@@ -257,3 +272,23 @@ def test_a_checkpoint_of_more_messages_than_a_pop_brings_is_none() -> None:
 
 def test_properties_that_are_none_are_read_all_the_same() -> None:
     assert props.find("REAL_QID\x01\x02REAL_QID\x017", "REAL_QID") == "7"
+
+
+# --- what a broker does every so often
+
+
+async def test_no_turn_of_the_housekeeping_ends_a_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_args: object) -> None:
+        raise ValueError("ours")
+
+    async with cluster() as nodes:
+        broker = nodes.brokers[0].broker
+        monkeypatch.setattr(broker.statistics, "sampling", fail)
+        monkeypatch.setattr(broker.pops.orders, "clean", fail)
+        monkeypatch.setattr(broker.locks, "expire", fail)
+        monkeypatch.setattr(broker.long_polls, "expiring", fail)
+        await nodes.advance(minutes=3)
+        async with nodes.producer() as producer:
+            await producer.send(Message("orders", b"x"))
+        monkeypatch.undo()
+        assert len(await nodes.messages("orders")) == 1
