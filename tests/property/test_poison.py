@@ -35,6 +35,7 @@ poison = st.builds(
     st.sampled_from(SYS_FLAGS),
     st.sampled_from(NUMBERS_32),
     st.sampled_from(TIMES),
+    st.sampled_from(TIMES),
 )
 lives = st.lists(st.builds(Life, st.lists(poison, min_size=3, max_size=30), st.booleans()), min_size=1, max_size=2)
 

@@ -1,8 +1,8 @@
 """Lives of a broker among poison: records of any content in any topic, the system's too, and messages that must come.
 
-In each life messages of every kind are sent, and poison is stored between them, directly, for the broker refuses most
-of it from clients. Then the broker stops or is killed, starts again, and time passes; every message must be where it
-belongs.
+In each life messages of every kind are sent, and poison is stored between them: sent where that is allowed, else
+directly, for the broker refuses most of it from clients. Then the broker stops or is killed, starts again, and time
+passes; every message must be where it belongs.
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ TOPICS = (
     *("TBW102", "../../etc/passwd", "x" * 300, "a\0b", "%RETRY%readers", "%DLQ%readers", "Köln", "\ud800", " "),
 )
 TEXTS = ("", "x", "\0", "\ud800", "k" * 32_000, "a b c", "\x01", "\x02", "true", "d", "ck", "ack", "bAck", "Ü" * 10_000)
+NAMESAKES = tuple((b"message %d" % number).hex() for number in range(1, 40))
 # By property, what it may say.
 WORDS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(
@@ -95,13 +96,13 @@ WORDS: dict[str, tuple[str, ...]] = {
         ),
         NUMBERS,
     ),
+    Property.UNIQ_KEY: (*TEXTS, *NAMESAKES),
     Property.REAL_TOPIC: TOPICS,
     Property.RETRY_TOPIC: TOPICS,
     **dict.fromkeys(
         (
             Property.TAGS,
             Property.KEYS,
-            Property.UNIQ_KEY,
             Property.PGROUP,
             Property.TRAN_MSG,
             Property.TIMER_DEL_UNIQKEY,
@@ -142,6 +143,7 @@ class Poison(NamedTuple):
     sys_flag: int = 0
     reconsume_times: int = 0
     born_ms: int = 0
+    prepared_offset: int = 0
 
 
 class Life(NamedTuple):
@@ -162,6 +164,7 @@ def drawn(random: Random) -> Poison:
         {name: random.choice(WORDS[name]) for name in names},
         random.choice(SYS_FLAGS),
         random.choice(NUMBERS_32),
+        random.choice(TIMES),
         random.choice(TIMES),
     )
 
@@ -207,12 +210,12 @@ class _World:
     async def live(self, life: Life) -> None:
         third = len(life.poison) // 3 + 1
         await self._heartbeat()
-        self._poison(life.poison[:third])
+        await self._poison(life.poison[:third])
         await self._send()
-        self._poison(life.poison[third : 2 * third])
+        await self._poison(life.poison[third : 2 * third])
         half = await self._begin()
         await self._pop()
-        self._poison(life.poison[2 * third :])
+        await self._poison(life.poison[2 * third :])
         await (self._nodes.kill_broker() if life.is_killed else self._nodes.stop_broker())
         await self._nodes.start_broker()
         await self._commit(half)
@@ -228,27 +231,41 @@ class _World:
         self.expected[topic, body] += 1
         return body
 
-    def _poison(self, records: Sequence[Poison]) -> None:
-        store = self._nodes.brokers[0].broker.store
-        for poison in records:
-            properties = props.encode(poison.properties)
-            message = StoreMessage(
-                poison.topic,
-                poison.queue_id,
-                poison.body,
-                properties,
-                0,
-                poison.sys_flag,
-                poison.born_ms,
-                HOST,
-                HOST,
-                poison.reconsume_times,
-            )
-            try:
-                store.append(message)
-                self.stored += 1
-            except RequestError:  # no record can hold it
-                self.refused += 1
+    async def _poison(self, records: Sequence[Poison]) -> None:
+        for number, poison in enumerate(records):
+            is_sendable = poison.topic in (PLAIN, LATER, POPPED, TIMED) and number % 2 == 0
+            is_stored = await self._send_poison(poison) if is_sendable else self._append(poison)
+            self.stored += is_stored
+            self.refused += not is_stored
+
+    async def _send_poison(self, poison: Poison) -> bool:
+        """Ask the broker to store it; it may refuse, but it answers."""
+        text = props.encode(poison.properties).encode(errors="replace").decode()
+        times, flags = abs(poison.reconsume_times), poison.sys_flag
+        sent = SendMessage(PRODUCERS, poison.topic, "TBW102", 1, 0, flags, poison.born_ms, 0, text, times)
+        request = Command.request(RequestCode.SEND_MESSAGE, sent, poison.body)
+        reply = await self._caller.call(self._nodes.brokers[0].address, request, CALL_MS)
+        return reply.code == ResponseCode.SUCCESS
+
+    def _append(self, poison: Poison) -> bool:
+        message = StoreMessage(
+            poison.topic,
+            poison.queue_id,
+            poison.body,
+            props.encode(poison.properties),
+            0,
+            poison.sys_flag,
+            poison.born_ms,
+            HOST,
+            HOST,
+            poison.reconsume_times,
+            poison.prepared_offset,
+        )
+        try:
+            self._nodes.brokers[0].broker.store.append(message)
+        except RequestError:  # no record can hold it
+            return False
+        return True
 
     async def _send(self) -> None:
         async with self._nodes.producer(PRODUCERS) as producer:
