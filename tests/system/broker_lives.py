@@ -77,12 +77,16 @@ class BrokerLives:
         ports = ("--namesrv-port", "0", "--broker-port", "0", "--console-port", "0")
         return ("up", "--data", str(self.folder), "-c", str(self.folder / "broker.conf"), *ports)
 
+    def _within(self) -> tuple[str, ...]:
+        """What a broker is started by."""
+        return ()
+
     def _daemon(self) -> Daemon:
-        return Daemon(*self._arguments())
+        return Daemon(*self._arguments(), within=self._within())
 
     def _kill_while_starting(self) -> None:
         process = subprocess.Popen(
-            [sys.executable, "-m", "cosmodrome", *self._arguments()],
+            [*self._within(), sys.executable, "-m", "cosmodrome", *self._arguments()],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -141,7 +145,7 @@ class BrokerLives:
     async def _check_queues(self, caller: Caller, address: str) -> None:
         served: dict[Place, bytes] = {}
         for topic, queue_id in sorted({place[:2] for place in self.known}):
-            records = await _pull_all(caller, address, topic, queue_id)
+            records = await pull_all(caller, address, topic, queue_id)
             assert [record.queue_offset for record in records] == list(range(len(records))), (topic, queue_id)
             served |= {(topic, queue_id, record.queue_offset): record.body for record in records}
         bodies = list(served.values())
@@ -166,7 +170,7 @@ class BrokerLives:
             assert record.body == known.body
 
 
-async def _pull_all(caller: Caller, address: str, topic: str, queue_id: int) -> list[Record]:
+async def pull_all(caller: Caller, address: str, topic: str, queue_id: int) -> list[Record]:
     found: list[Record] = []
     while True:
         header = PullMessage("crash", topic, queue_id, len(found), 32, PullFlag.SUBSCRIPTION, 0, 0, "*")

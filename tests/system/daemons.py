@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -41,10 +42,11 @@ def cosmodrome_json(*arguments: str) -> list[dict[str, Any]]:
 
 
 class Daemon:
-    """A serving command: started in the block, stopped at its end. It begins with `open_files` as its soft limit."""
+    """A serving command: started in the block, stopped at its end. It begins with `open_files` as its soft limit, and
+    behind the words `within`, which start what comes after them, as `env` does."""
 
-    def __init__(self, *arguments: str, open_files: int | None = None) -> None:
-        self._limit = () if open_files is None else ("prlimit", f"--nofile={open_files}:")
+    def __init__(self, *arguments: str, open_files: int | None = None, within: Sequence[str] = ()) -> None:
+        self._limit = (*within, *(() if open_files is None else ("prlimit", f"--nofile={open_files}:")))
         self._arguments = arguments
         self._lines: queue.Queue[str | None] = queue.Queue()
         self.output = ""
@@ -90,7 +92,7 @@ class Daemon:
 
     def address(self, who: str) -> str:
         """What the start-up lines say after `who … on`."""
-        found = re.search(rf"{who}[^,]*? on ([\d.]+:\d+)", self.output)
+        found = re.search(rf"{who}[^,\n]*? on ([\d.]+:\d+)", self.output)
         assert found, self.output
         return found[1]
 

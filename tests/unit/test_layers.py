@@ -23,6 +23,7 @@ ROWS = (
         "promises",
         "properties_file",
         "state_file",
+        "disk",
         "lazy",
         "numbers",
     ),

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import struct
 import zlib
 from pathlib import Path
 from typing import NamedTuple
+
+from cosmodrome import disk
+
+log = logging.getLogger(__name__)
 
 FILE_SIZE = 4096
 _TIMES = struct.Struct(">qqq")
@@ -47,7 +52,8 @@ class Checkpoint:
         self.clean_end: tuple[int, int] | None = None  # where the log ends, and where its last record begins
         self.safe: Safe | None = None
         if path.exists():
-            self._load(path.read_bytes().ljust(FILE_SIZE, b"\0"))
+            self._load(disk.read_file(path).ljust(FILE_SIZE, b"\0"))
+        self._saved: Safe | None = self.safe  # what is on disk
 
     def _load(self, data: bytes) -> None:
         times = _TIMES.unpack_from(data)
@@ -80,12 +86,23 @@ class Checkpoint:
         if self.safe:
             _SAFE.pack_into(data, _SAFE_AT, _SAFE_MARK, *self.safe, *times, 0)
             struct.pack_into(">I", data, _SAFE_AT + _SAFE.size - 4, _crc(data, _SAFE_AT, _SAFE))
-        fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+        fd = disk.open_file(self._path, os.O_RDWR | os.O_CREAT)
         try:
-            os.pwrite(fd, data, 0)
-            os.fsync(fd)
+            disk.write_all(fd, data, 0)
+            disk.sync(fd)
         finally:
             os.close(fd)
+        self._saved = self.safe
+
+    def save_if_room(self) -> None:
+        """As `save`, but where the disk has no room, let the old one stand: it says less, but nothing wrong."""
+        try:
+            self.save()
+        except OSError as error:
+            is_ahead = self._saved is not None and (self.safe is None or self._saved.log > self.safe.log)
+            if error.errno not in disk.NO_ROOM or is_ahead:
+                raise
+            log.warning("%s is not written: %s; after a crash more of the log is read", self._path, error)
 
 
 def _crc(data: bytes | bytearray, at: int, shape: struct.Struct) -> int:

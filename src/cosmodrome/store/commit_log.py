@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cosmodrome.errors import MessageIllegal, ProtocolError, ServiceNotAvailable
-from cosmodrome.store.mapped_file import MappedFile, list_files, sync_directory
+from cosmodrome.store.mapped_file import MappedFile, find_ends, list_files, sync_directory
 from cosmodrome.store.paths import aside_folder
 from cosmodrome.wire.record import BLANK_MAGIC, RecordHead, check_at, head_at, head_size, magic_at
 
@@ -40,6 +40,7 @@ class CommitLog:
         for file in self.files:
             file.open()
             file.position = file_size
+        find_ends(self.files)
         self._next: MappedFile | None = None  # made ahead, behind the last of `files`
         self._making = threading.Lock()  # held while a file is made, ahead or in place
         self._closed = False
@@ -242,7 +243,7 @@ def _no_next_file(reason: str) -> ServiceNotAvailable:
 
 
 def _used(file: MappedFile) -> int:
-    return file.size if any(file.view[:BLANK_SIZE]) else 0
+    return file.size if any(file.read(0, BLANK_SIZE)) else 0
 
 
 def _scan_file(file: MappedFile, position: int, limit: int, visit: Visit, *, verify: bool) -> int:
@@ -261,6 +262,8 @@ def _scan_file(file: MappedFile, position: int, limit: int, visit: Visit, *, ver
 
 
 def _is_blank(file: MappedFile, position: int, *, verify: bool) -> bool:
+    if position + BLANK_SIZE > file.position:
+        return False
     try:
         size, magic = magic_at(file.view, position)
     except ProtocolError:

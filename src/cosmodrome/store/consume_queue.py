@@ -150,7 +150,9 @@ class ConsumeQueue:
 
     def _overwrite(self, queue_offset: int, data: bytes) -> None:
         file, position = self._locate(queue_offset)
-        (file.map or self._open_files.open(file))[position : position + ENTRY_SIZE] = data
+        if file.map is None:
+            self._open_files.open(file)
+        file.write(data, position)
         if not file.dirty:
             self._mark(file)
 
@@ -290,7 +292,7 @@ class ConsumeQueue:
         """
         for file in reversed(self._files):
             data = file.map or self._open_files.open(file)
-            count = _sound_entries(data, physical_offset)
+            count = _sound_entries(data, file.written_end(), physical_offset)
             if count or file is self._files[0]:
                 self.cut(file.start // ENTRY_SIZE + count)
                 break
@@ -389,10 +391,12 @@ class ConsumeQueue:
             self._open_files.forget(file)
 
 
-def _sound_entries(data: mmap.mmap, physical_end: int) -> int:
-    """How many entries at the start of `data` could be true: each points behind the one before and below the end."""
+def _sound_entries(data: mmap.mmap, written: int, physical_end: int) -> int:
+    """How many entries in the first `written` bytes could be true: each points behind the one before and below the
+    end."""
     before, sound = -1, 0
-    chunks = (data[at : at + _CHUNK_BYTES] for at in range(0, len(data), _CHUNK_BYTES))
+    written -= written % ENTRY_SIZE
+    chunks = (data[at : min(at + _CHUNK_BYTES, written)] for at in range(0, written, _CHUNK_BYTES))
     entries = chain.from_iterable(map(ENTRY.iter_unpack, chunks))
     for number, (physical_offset, size, _) in enumerate(entries, 1):
         if size == FILLER_SIZE:

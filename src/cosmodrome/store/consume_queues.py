@@ -182,7 +182,7 @@ class ConsumeQueues:
         if topic in self._names and not self._names[topic]:
             del self._names[topic]
             with suppress(OSError):
-                (self._root / check_topic(topic)).rmdir()
+                (self.root / check_topic(topic)).rmdir()
 
     def delete_older(self, topic: str, physical_offset: int) -> None:
         """Remove those queues of the topic that hold nothing at or behind `physical_offset`."""

@@ -20,6 +20,7 @@ class DeletedTopics:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._is_saved = True
         self.ends = state_file.load(path, parse_deleted) or {}
 
     def add(self, topic: str, log_end: int) -> None:
@@ -35,8 +36,15 @@ class DeletedTopics:
             self.ends.update(fitting)
             self._save()
 
+    def save_if_changed(self) -> None:
+        """Write what the disk had no room for before."""
+        if not self._is_saved:
+            self._save()
+
     def _save(self) -> None:
+        self._is_saved = False
         state_file.save(self._path, json.dumps({"deletedTopics": self.ends}, indent=1).encode())
+        self._is_saved = True
 
 
 def parse_deleted(data: bytes) -> dict[str, int]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 
+from cosmodrome.disk import NO_ROOM as NO_ROOM
 from cosmodrome.errors import RequestError, ServiceNotAvailable, SystemBusy
 
 log = logging.getLogger(__name__)
-
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 _BUSY = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
 

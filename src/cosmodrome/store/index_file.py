@@ -10,6 +10,7 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
+from cosmodrome import disk
 from cosmodrome.clock import Clock
 from cosmodrome.errors import StoreError
 from cosmodrome.numbers import parse_int, read_int
@@ -57,12 +58,13 @@ class IndexFile:
         self._entries = entries
         self._entries_at = HEADER_SIZE + slots * SLOT_SIZE
         self._size = file_size(slots, entries)
-        self._map = _map_file(path, self._size)
+        self._prepared = 0  # up to here no byte is a hole; an earlier broker may have left some
+        self._is_copy = False
+        self._map = self._open_map()
         header: tuple[int, ...] = HEADER.unpack_from(self._map)
         self.begin_timestamp, self.end_timestamp, self.begin_offset, self.end_offset = header[:4]
         self._used_slots, self.count = header[4], max(header[5], 1)
         self.is_untouched = header[5] == 0
-        self._prepared = self._entries_at + self.count * ENTRY_SIZE
         self.is_synced = False  # it is full, and on disk as it is
 
     @property
@@ -91,6 +93,7 @@ class IndexFile:
         entry_at = self._entries_at + number * ENTRY_SIZE
         if entry_at + len(keys) * ENTRY_SIZE > self._prepared:
             self._prepare(entry_at + len(keys) * ENTRY_SIZE)
+            data = self._map
         begin = self.begin_timestamp
         seconds = (timestamp - begin) // 1000 if 0 < begin < timestamp else 0
         if seconds > MAX_SECONDS:
@@ -125,14 +128,35 @@ class IndexFile:
         return 0
 
     def _prepare(self, end: int) -> None:
-        """Give the entries up to `end`, and some more, their place on disk; OSError when it has no room."""
+        """Give the file up to `end`, and some more, its place on disk; OSError when it has no room."""
         count = min(max(end - self._prepared, _PREPARE_BYTES), self._size - self._prepared)
-        fd = os.open(self.path, os.O_RDWR)
+        fd = disk.open_file(self.path, os.O_RDWR)
         try:
             os.posix_fallocate(fd, self._prepared, count)
         finally:
             os.close(fd)
         self._prepared += count
+        if self._is_copy:
+            self._map, self._is_copy = _map_file(self.path, self._size), False
+
+    def _open_map(self) -> mmap.mmap:
+        """Map the file, or read it where looking at its holes would need room that is not there."""
+        fd = disk.open_file(self.path, os.O_RDWR)
+        try:
+            if os.fstat(fd).st_size == self._size and disk.is_unsafe_to_map(fd, self._size):
+                count = HEADER.unpack(os.pread(fd, HEADER_SIZE, 0))[5]
+                used = self._entries_at + min(max(count, 1), self._entries) * ENTRY_SIZE
+                try:
+                    os.posix_fallocate(fd, 0, used)
+                    self._prepared = used
+                except OSError as error:
+                    if error.errno not in disk.NO_ROOM:
+                        raise
+                    self._is_copy = True
+                    return disk.map_to_read(fd, self._size)
+        finally:
+            os.close(fd)
+        return _map_file(self.path, self._size)
 
     def _save_header(self) -> None:
         """The counts last and in one step: they say which entries there are, whatever a kill leaves of the rest."""
@@ -181,7 +205,7 @@ class IndexFile:
 
 
 def _map_file(path: Path, size: int) -> mmap.mmap:
-    fd = os.open(path, os.O_RDWR)
+    fd = disk.open_file(path, os.O_RDWR)
     try:
         actual = os.fstat(fd).st_size
         if actual != size:
@@ -342,7 +366,7 @@ def sync_index_files(files: list[IndexFile]) -> None:
 
 def _create_file(path: Path, size: int, prepared: int) -> None:
     """A sparse file whose header and slots have their place on disk, so that touching a slot cannot fail."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+    fd = disk.open_file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
     try:
         os.ftruncate(fd, size)
         os.posix_fallocate(fd, 0, prepared)

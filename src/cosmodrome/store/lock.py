@@ -5,9 +5,12 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 
+from cosmodrome import disk
 from cosmodrome.errors import StoreError
 from cosmodrome.store.mapped_file import sync_directory
 
@@ -22,13 +25,14 @@ class StoreLock:
     other processes out, not this one."""
 
     def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        self._fd = disk.open_file(path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
         except OSError as error:
             os.close(self._fd)
             raise StoreError(f"{path.parent} is in use by another broker; stop it or choose another folder") from error
-        os.pwrite(self._fd, b"lock", 0)
+        with suppress(OSError):  # the word is for people; what counts is the lock
+            os.pwrite(self._fd, b"lock", 0)
         self._folders: list[int] = []
 
     def add_folder(self, folder: Path) -> None:
@@ -71,7 +75,7 @@ class AbortMark:
 
     def last_exit(self) -> Exit:
         try:
-            lines = self._path.read_text(errors="replace").splitlines()
+            lines = disk.read_file(self._path).decode(errors="replace").splitlines()
         except FileNotFoundError:
             return Exit.CLEAN
         if len(lines) == 2 and lines[1] == _boot_id():
@@ -87,13 +91,16 @@ class AbortMark:
             return False
 
     def set(self) -> None:
-        """OSError if that is not possible: without the mark, a crash would look like a clean exit."""
-        self._write(f"{os.getpid()}\n{_boot_id()}")
+        """OSError if that is not possible: without the mark, a crash would look like a clean exit. On a full disk an
+        older mark may stay, or an empty one: either makes the next start trust no more than it may."""
+        with self._room_or_not():
+            self._write(f"{os.getpid()}\n{_boot_id()}")
         sync_directory(self._path.parent)
 
     def distrust_memory(self) -> None:
-        """Have the next start read everything that was not surely on disk."""
-        self._write(str(os.getpid()))
+        """Have the next start read everything that was not surely on disk; there is no mark yet."""
+        with self._room_or_not():
+            self._write(str(os.getpid()))
         sync_directory(self._path.parent)
 
     def keep(self) -> None:
@@ -108,13 +115,23 @@ class AbortMark:
             log.error("cannot write %s: %s", self._path, error)
 
     def _write(self, text: str) -> None:
-        """Over what is there, cut to size only then: that needs no room on a full disk."""
-        fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+        """Over what is there, cut to size only then: that needs no room on most full disks."""
+        fd = disk.open_file(self._path, os.O_RDWR | os.O_CREAT)
         try:
             os.pwrite(fd, text.encode(), 0)
             os.ftruncate(fd, len(text))
         finally:
             os.close(fd)
+
+    @contextmanager
+    def _room_or_not(self) -> Iterator[None]:
+        """Let a full disk pass, if there is a mark all the same."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in disk.NO_ROOM or not self._path.exists():
+                raise
+            log.warning("%s is as it was: %s", self._path, error)
 
     def clear(self) -> None:
         self._path.unlink(missing_ok=True)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
+from cosmodrome import disk
+from cosmodrome.disk import data_ranges
 from cosmodrome.errors import StoreError
 from cosmodrome.numbers import parse_int, read_int
 
@@ -46,12 +49,12 @@ class MappedFile:
         With `durable`, a crash cannot lose or shorten it any more.
         """
         file = cls(directory / f"{start:0{NAME_DIGITS}d}", start, size)
-        fd = os.open(file.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+        fd = disk.open_file(file.path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
             try:
                 os.ftruncate(fd, size)
                 if durable:
-                    os.fsync(fd)
+                    disk.sync(fd)
             finally:
                 os.close(fd)
             if durable:
@@ -71,7 +74,7 @@ class MappedFile:
 
     def open(self) -> mmap.mmap:
         """Map the file; StoreError unless it has exactly its size."""
-        self._fd = os.open(self.path, os.O_RDWR)
+        self._fd = disk.open_file(self.path, os.O_RDWR)
         try:
             actual = os.fstat(self._fd).st_size
             if actual != self.size:
@@ -129,12 +132,24 @@ class MappedFile:
             for at in range(begin, end, len(_ZEROS)):
                 os.pwrite(self._fd, bytes(self.view[at : min(at + len(_ZEROS), end)]), at)
 
+    def write(self, data: bytes, at: int) -> None:
+        """Write where the file may have a hole. OSError when the disk has no room."""
+        disk.write_all(self._fd, data, at)
+
+    def read(self, at: int, count: int) -> bytes:
+        """Read where the file may have a hole: through the map, that needs room on some file systems."""
+        return os.pread(self._fd, count, at)
+
     def written_end(self) -> int:
         return written_end(self._fd)
 
+    def data_end(self) -> int:
+        """Where the hole at the end of the file begins; its size if it has none."""
+        return max((end for _, end in data_ranges(self._fd, 0)), default=0)
+
     def sync(self) -> None:
-        """Return once all bytes, and the file's name, are on disk. Unlike mmap.flush, fdatasync lets go of the GIL."""
-        os.fdatasync(self._fd)
+        """Return once all bytes, and the file's name, are on disk."""
+        disk.sync_data(self._fd)
         if self.is_new:
             sync_directory(self.path.parent)
             self.is_new = False
@@ -159,27 +174,23 @@ class MappedFile:
         self.path.unlink(missing_ok=True)
 
 
-def data_ranges(fd: int, begin: int) -> list[tuple[int, int]]:
-    """The ranges of a file behind `begin` that are not holes."""
-    ranges = []
-    size = os.fstat(fd).st_size
-    while begin < size:
-        try:
-            begin = os.lseek(fd, begin, os.SEEK_DATA)
-        except OSError:  # ENXIO: only a hole is left
-            break
-        end = os.lseek(fd, begin, os.SEEK_HOLE)
-        ranges.append((begin, end))
-        begin = end
-    return ranges
-
-
 def written_end(fd: int) -> int:
     """Where the first hole of a file begins: what was written from its start on, without a gap, ends before.
 
     Reading on to find that out would fill memory with pages of zeros.
     """
     return os.lseek(fd, 0, os.SEEK_HOLE) if os.fstat(fd).st_size else 0
+
+
+def find_ends(files: Sequence[MappedFile]) -> None:
+    """Let the last files, which are open, end where their data does: those that were made ahead, at their start.
+
+    What is behind it is a hole, and reads as zeros at best: in a tmpfs without room it ends the process.
+    """
+    for file in reversed(files):
+        file.position = file.data_end()
+        if file.position:
+            break
 
 
 def wrong_size(path: Path, actual: int, expected: int) -> StoreError:
@@ -271,19 +282,15 @@ def delete_for_good(file: MappedFile) -> None:
 def sync_path(path: str | Path) -> None:
     """As `sync`, for a file that others may close meanwhile. A file deleted meanwhile needs no sync."""
     try:
-        fd = os.open(path, os.O_RDWR)
+        fd = disk.open_file(path, os.O_RDWR)
     except FileNotFoundError:
         return
     try:
-        os.fdatasync(fd)
+        disk.sync_data(fd)
     finally:
         os.close(fd)
 
 
 def sync_directory(directory: str | Path) -> None:
     """Return once the names in the directory are on disk."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    disk.sync_folder(directory)

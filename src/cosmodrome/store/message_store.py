@@ -80,6 +80,7 @@ class MessageStore:
         self._max_body_size = config.max_message_size
         self._is_sealing = config.enabled_append_prop_crc
         self._closed = False
+        self._recovered_behind = False  # the last start found no room for all entries; nothing was appended since
         self.cleaner: Cleaner
         self.recovered: Recovered  # what the start found
         self.messages_put = 0
@@ -107,7 +108,7 @@ class MessageStore:
             store._start(lock, on_arrival)
             store.cleaner = store._cleaner(used)
         except BaseException as error:
-            if isinstance(error, OSError):
+            if isinstance(error, OSError) and error.errno not in NO_ROOM:
                 AbortMark(paths.abort).note_failure()
             lock.release()
             raise
@@ -131,7 +132,7 @@ class MessageStore:
         )
         self._dispatcher.deleted = self._deleted.ends
         self.recovered = recovered = recovery.run(self._last_exit)
-        self._deleted.fit(self._log.start, self._log.end)
+        self._fit_deleted(recovery)
         for topic, end in self._deleted.ends.items():
             self._queues.delete_older(topic, end)
         log.log(logging.ERROR if recovered.is_damaged else logging.INFO, "%s", recovered)
@@ -149,6 +150,17 @@ class MessageStore:
         self.group_commit = self.flusher.group_commit
         self.preallocator = Preallocator(self._log, self._clock)
         self._abort.set()
+        if recovery.stuck is not None:
+            self._recovered_behind = True
+            self._gate.set_behind(f"the disk has no room: {recovery.stuck}")
+
+    def _fit_deleted(self, recovery: Recovery) -> None:
+        try:
+            self._deleted.fit(self._log.start, self._log.end)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            recovery.stuck = recovery.stuck or error
 
     def _cleaner(self, used: DiskUsed) -> Cleaner:
         return Cleaner(
@@ -364,7 +376,11 @@ class MessageStore:
     def _catch_up(self) -> None:
         """Enter what the disk had no room for."""
         try:
+            self._deleted.save_if_changed()
             self._enter(self.flusher.flushed if self.group_commit else self._log.end)
+            if self._recovered_behind:
+                self._queues.settle()
+                self._recovered_behind = False
         except OSError as error:
             if error.errno not in NO_ROOM:
                 self._refuse(f"the disk failed: {error}")
@@ -385,7 +401,7 @@ class MessageStore:
             if index_files:
                 self._checkpoint.index_timestamp = index_files[-1].end_timestamp
             self._checkpoint.safe = safe
-            self._checkpoint.save()
+            self._checkpoint.save_if_room()
 
         return work
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from cosmodrome import disk
 from cosmodrome.errors import ProtocolError
 from cosmodrome.store.checkpoint import Checkpoint, Safe
 from cosmodrome.store.commit_log import BLANK_SIZE, CommitLog, Visit
@@ -77,6 +78,8 @@ class Recovery:
         self._before_mending = before_mending
         self._records = 0
         self._mended = Mended(0)
+        # Why records from the dispatcher's end on are not in queues and index: the disk has no room for their entries.
+        self.stuck: OSError | None = None
 
     def run(self, last_exit: Exit) -> Recovered:
         self._unsure = self._first_unsure_file()
@@ -144,7 +147,7 @@ class Recovery:
         end, last = self._checkpoint.clean_end
         file = self._log.files[-1]
         position, limit = last - file.start, end - file.start
-        if not 0 <= position < limit <= file.size or any(file.view[limit : limit + BLANK_SIZE]):
+        if not 0 <= position < limit <= file.size or any(file.read(limit, BLANK_SIZE)):
             return None
         try:
             sound = check_at(file.view, position, limit) == limit - position
@@ -156,7 +159,8 @@ class Recovery:
 
     def _remember(self, head: RecordHead) -> None:
         self._records += 1
-        self._dispatcher.timestamp = head.store_timestamp
+        if self.stuck is None:
+            self._dispatcher.timestamp = head.store_timestamp
         self._log.last, self._log.last_timestamp = head.physical_offset, head.store_timestamp
 
     def _after_kill(self) -> Recovered:
@@ -236,14 +240,25 @@ class Recovery:
     def _rebuild_all(self, last_exit: Exit) -> int:
         if self._index:
             self._index.drop_all()
-        self._records = 0
+        self._records, self.stuck = 0, None
         end, _ = self._mend(self._log.start, last_exit)
         self._queues.cut_back(self._log.start)
         return self._scan(self._log.start, end, self._log.start)
 
     def _enter(self, head: RecordHead) -> None:
+        """Enter a record. On a full disk, look only for the end: what could not be entered waits in the log, for none
+        may overtake it."""
+        before = self._dispatcher.timestamp
         self._remember(head)
-        self._dispatcher.dispatch_record(head)
+        if self.stuck is not None:
+            return
+        self._dispatcher.end = head.physical_offset
+        try:
+            self._dispatcher.dispatch_record(head)
+        except OSError as error:
+            if error.errno not in disk.NO_ROOM:
+                raise
+            self.stuck, self._dispatcher.timestamp = error, before
 
     def _disagrees(self, begin: int, end: int) -> bool:
         """Something derived was not as promised: entries are missing, or the index is ahead of the log."""
@@ -258,12 +273,13 @@ class Recovery:
         self._queues.settle()
         self._queues.settled_end = end
         self._queues.distrust(self._unsure)
-        self._dispatcher.end = end
+        if self.stuck is None:
+            self._dispatcher.end = end
         self._log.sync()
         sync_queue_files(self._queues.take_dirty())
         self._checkpoint.log_timestamp = self._checkpoint.queues_timestamp = self._dispatcher.timestamp
-        self._checkpoint.safe = safe_offsets(end, self._index)
-        self._checkpoint.save()
+        self._checkpoint.safe = safe_offsets(self._dispatcher.end, self._index)
+        self._checkpoint.save_if_room()
 
 
 def safe_offsets(end: int, index: Index | None) -> Safe:

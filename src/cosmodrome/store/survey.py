@@ -6,7 +6,6 @@ broker wrote can be looked at. What is wrong with them is for `verification` to 
 
 from __future__ import annotations
 
-import mmap
 import os
 from bisect import bisect_left, bisect_right
 from collections import Counter
@@ -17,9 +16,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from cosmodrome import disk
 from cosmodrome.errors import ProtocolError, StoreError
 from cosmodrome.numbers import MAX_INT, parse_int
-from cosmodrome.store import mapped_file
 from cosmodrome.store.checkpoint import Checkpoint
 from cosmodrome.store.consume_queue import ENTRY, ENTRY_SIZE, FILLER_SIZE, Entry
 from cosmodrome.store.consume_queues import is_topic
@@ -59,19 +58,19 @@ class Maps:
 
 
 def _map_file(path: Path) -> memoryview:
-    fd = os.open(path, os.O_RDONLY)
+    fd = disk.open_file(path, os.O_RDONLY)
     try:
         size = os.fstat(fd).st_size
-        return memoryview(mmap.mmap(fd, size, access=mmap.ACCESS_READ) if size else b"")
+        return memoryview(disk.map_to_read(fd, size) if size else b"")
     finally:
         os.close(fd)
 
 
 def data_ranges(path: Path, begin: int) -> list[tuple[int, int]]:
     """The ranges of a file behind `begin` that are not holes."""
-    fd = os.open(path, os.O_RDONLY)
+    fd = disk.open_file(path, os.O_RDONLY)
     try:
-        return mapped_file.data_ranges(fd, begin)
+        return disk.data_ranges(fd, begin)
     finally:
         os.close(fd)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from cosmodrome import disk
 from cosmodrome.model import DataVersion
 from cosmodrome.state_file import make_folder
 from cosmodrome.store.mapped_file import sync_directory
@@ -61,7 +62,7 @@ class TimerCheckpoint:
     @classmethod
     def _read(cls, path: Path) -> _Found | None:
         try:
-            data = path.read_bytes()
+            data = disk.read_file(path)
         except FileNotFoundError:
             return None
         if len(data) < _BODY.size or not any(data):
@@ -136,10 +137,10 @@ class _Found(NamedTuple):
 
 def _overwrite(path: Path, data: bytearray) -> None:
     is_new = not path.exists()
-    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    fd = disk.open_file(path, os.O_RDWR | os.O_CREAT)
     try:
-        os.pwrite(fd, data, 0)
-        os.fsync(fd)
+        disk.write_all(fd, data, 0)
+        disk.sync(fd)
     finally:
         os.close(fd)
     if is_new:

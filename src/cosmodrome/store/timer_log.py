@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from cosmodrome.store.mapped_file import MappedFile, delete_for_good, list_files
+from cosmodrome.store.mapped_file import MappedFile, delete_for_good, find_ends, list_files
 from cosmodrome.wire.record import BLANK_MAGIC
 
 _UNIT = struct.Struct(">iqiqiqiiII")
@@ -66,6 +66,7 @@ class TimerLog:
         for file in self._files:
             file.open()
             file.position = file_size
+        find_ends(self._files)
         self.end = self._files[-1].end if self._files else 0
         self.reads = 0
 

@@ -13,7 +13,7 @@ from cosmodrome.store.mapped_file import sync_directory
 from cosmodrome.store.paths import free_name
 from cosmodrome.store.timer_checkpoint import TimerCheckpoint
 from cosmodrome.store.timer_log import DELETES, NO_UNIT, ROLLED, UNIT_SIZE, TimerLog, Unit
-from cosmodrome.store.timer_wheel import TURN_MS, WHEEL_DAYS, TimerWheel, WheelDamaged
+from cosmodrome.store.timer_wheel import TURN_MS, WHEEL_DAYS, TimerWheel, WheelDamaged, WheelFull
 
 log = logging.getLogger(__name__)
 
@@ -119,8 +119,8 @@ class TimerStore:
             self.queue_offset = max(queue.start, min(saved.queue_offset, queue.stop))
             self.start_over(damage, queue)
             return
-        self._find_queue_offset(queue)
         self._recover_wheel()
+        self._find_queue_offset(queue)
 
     def start_over(self, reason: str, queue: range) -> None:
         """Set wheel and log aside and fill new ones from the timer topic, of which there are the offsets in `queue`.
@@ -190,7 +190,18 @@ class TimerStore:
                     self._set_aside(self._wheel_path)
             self.wheel.clear()
         if self.log.end > self.log.start or self.wheel.exists:
-            self._mend_wheel(min(self._saved.log_end, self.log.end))
+            self._enter_units()
+
+    def _enter_units(self) -> None:
+        """Let the wheel say what the log says. Units that it has no room for are dropped with all behind them: the
+        timer topic brings them again."""
+        while True:
+            try:
+                self._mend_wheel(min(self._saved.log_end, self.log.end))
+                return
+            except WheelFull as full:
+                log.error("%s; the timers from there on are set again from the timer topic", full)
+                self.log.truncate(full.position)
 
     def _mend_wheel(self, sure_end: int) -> None:
         was_there = self.wheel.exists
@@ -215,7 +226,10 @@ class TimerStore:
         if self._wheel_path.exists():
             self._set_aside(self._wheel_path)
         self.wheel = TimerWheel(self._wheel_path)
-        self._mend_wheel(0)
+        try:
+            self._mend_wheel(0)
+        except WheelFull as full:
+            self.start_over(str(full), queue)
 
     def set(self, timer: Timer, now_ms: int, window_ms: int) -> bool:
         """Enter a timer; False when its second is over, so that it is to be delivered at once.

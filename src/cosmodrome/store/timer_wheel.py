@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import struct
 import zlib
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from cosmodrome.store.mapped_file import data_ranges, sync_directory
+from cosmodrome import disk
+from cosmodrome.disk import data_ranges
+from cosmodrome.store.mapped_file import sync_directory
 
 DAY_SECONDS = 86_400
 WHEEL_DAYS = 7
@@ -24,6 +25,7 @@ _CRC_AT = _SLOT.size - 4
 _EMPTY_SLOT = bytes(_SLOT.size)
 SLOT_SIZE = _SLOT.size
 FILE_SIZE = SLOTS * SLOT_SIZE
+_SLOTS_AT_ONCE = 4_096
 
 
 class Slot(NamedTuple):
@@ -38,6 +40,14 @@ class WheelDamaged(Exception):
     """A slot does not match its checksum, or lies where it cannot belong."""
 
 
+class WheelFull(Exception):
+    """The disk has no room for the slots of the units from `position` on."""
+
+    def __init__(self, text: str, position: int) -> None:
+        super().__init__(f"{text}: none from unit {position} of the timer log on")
+        self.position = position
+
+
 class TimerWheel:
     """Second → slot, at `second % SLOTS`; a slot that speaks of another second is empty.
 
@@ -45,20 +55,19 @@ class TimerWheel:
 
     Apache's brokers leave the crc as it is, whatever they write before it. So `agree` comes before everything else.
 
-    The file is made with the first slot that is filled. Reading is a look into memory; writing is a write(), for it can
-    say that the disk is full, where touching a hole of a mapped file would kill the process. Times are in milliseconds.
+    The file is made with the first slot that is filled. It is read and written by calls that can say that the disk is
+    full, where touching a hole of a mapped file would kill the process. Times are in milliseconds.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._fd = -1
-        self._map: mmap.mmap | None = None
         self.reads = 0
         self.dirty = False
 
     @property
     def exists(self) -> bool:
-        return self._map is not None
+        return self._fd >= 0
 
     def open(self) -> bool:
         """Use the file that is there; False if there is none, or one that cannot be a wheel."""
@@ -78,14 +87,14 @@ class TimerWheel:
     def find(self, time_ms: int) -> Slot | None:
         """What is due in this second, or None; WheelDamaged if the slot is."""
         self.reads += 1
-        if self._map is None:
+        if not self.exists:
             return None
         second = time_ms // 1_000
-        at = second % SLOTS * SLOT_SIZE
-        found, first, last, count, crc = _SLOT.unpack_from(self._map, at)
+        data = self._read(second % SLOTS, 1)
+        found, first, last, count, crc = _SLOT.unpack(data)
         if found != second or last < 0 or not second:
             return None
-        if crc != zlib.crc32(self._map[at : at + _CRC_AT]):
+        if crc != zlib.crc32(data[:_CRC_AT]):
             raise WheelDamaged(f"{self._path} is damaged: the slot of second {second} does not match its checksum")
         return Slot(first, last, count)
 
@@ -93,11 +102,11 @@ class TimerWheel:
         """The first second of [time, until) in which something is due, or `until`; WheelDamaged if a slot before it
         lies where it cannot belong."""
         second, until = time_ms // 1_000, until_ms // 1_000
-        while self._map is not None and second < until:
+        while self.exists and second < until:
             index = second % SLOTS
-            count = min(until - second, SLOTS - index)
+            count = min(until - second, SLOTS - index, _SLOTS_AT_ONCE)
             self.reads += count
-            entries = self._map[index * SLOT_SIZE : (index + count) * SLOT_SIZE]
+            entries = self._read(index, count)
             for wanted, (found, _, last, _, _) in enumerate(_SLOT.iter_unpack(entries), second):
                 if found == wanted and last >= 0:
                     return wanted * 1_000
@@ -106,10 +115,21 @@ class TimerWheel:
             second += count
         return until_ms
 
+    def _read(self, index: int, count: int) -> bytes:
+        """The bytes of slots that lie side by side."""
+        return os.pread(self._fd, count * SLOT_SIZE, index * SLOT_SIZE)
+
+    def _parts(self) -> Iterator[tuple[int, bytes]]:
+        """Every part of the file that is no hole: the index of its first slot, and its bytes."""
+        for low, high in data_ranges(self._fd, 0) if self.exists else ():
+            for index in range(low // SLOT_SIZE, high // SLOT_SIZE, _SLOTS_AT_ONCE):
+                yield index, self._read(index, min(high // SLOT_SIZE - index, _SLOTS_AT_ONCE))
+
     def agree(self, units: Iterable[tuple[int, int, int]], read_ms: int, log_start: int, sure_end: int) -> int:
         """Let every slot from `read_ms` on say what the units of the log say: (time, position, 1 or -1) in their order.
 
         Return how many slots were wrong that speak of units below `sure_end` only: damage, and not what a kill left.
+        WheelFull says from which unit on there is no room.
         """
         firsts, lasts, counts = (array(code, bytes(SLOTS * size)) for code, size in (("q", 8), ("q", 8), ("i", 4)))
         for time_ms, position, count in units:
@@ -120,12 +140,20 @@ class TimerWheel:
             counts[index] += count
         wrong = self._clear_wrong(read_ms // 1_000, log_start, firsts, lasts, counts)
         damaged = 0
+        without_room: list[int] = []
         begin = read_ms // 1_000
         for index, last in enumerate(lasts):
             if last:
                 second = begin + (index - begin) % SLOTS
-                self.put(second * 1_000, Slot(firsts[index], last - 1, counts[index]))
+                try:
+                    self.put(second * 1_000, Slot(firsts[index], last - 1, counts[index]))
+                except OSError as error:
+                    if error.errno not in disk.NO_ROOM:
+                        raise
+                    without_room.append(firsts[index])
                 damaged += last <= sure_end
+        if without_room:
+            raise WheelFull(f"{self._path} has no room for all slots", min(without_room))
         return max(damaged, wrong)
 
     def _clear_wrong(
@@ -133,20 +161,16 @@ class TimerWheel:
     ) -> int:
         """Forget what is right in `lasts`; empty the slots of which the log knows nothing, and return their number."""
         wrong = 0
-        if self._map is None:
-            return 0
-        for low, high in data_ranges(self._fd, 0):
-            low, high = low - low % SLOT_SIZE, high - high % SLOT_SIZE
-            entries = _SLOT.iter_unpack(memoryview(self._map)[low:high])
-            for index, (second, first, last, count, crc) in enumerate(entries, low // SLOT_SIZE):
+        for begin_at, data in self._parts():
+            for index, (second, first, last, count, crc) in enumerate(_SLOT.iter_unpack(data), begin_at):
                 if not second and last == first == count == 0:
                     continue
                 if second % SLOTS == index and second < begin:
                     continue
                 if lasts[index] and second == begin + (index - begin) % SLOTS and last == lasts[index] - 1:
-                    at = index * SLOT_SIZE
+                    at = (index - begin_at) * SLOT_SIZE
                     if (first, count) == (firsts[index], counts[index]) or first < log_start:
-                        if crc != zlib.crc32(self._map[at : at + _CRC_AT]):
+                        if crc != zlib.crc32(data[at : at + _CRC_AT]):
                             self.put(second * 1_000, Slot(first, last, count))  # by Apache's broker
                         lasts[index] = 0
                 elif not lasts[index] and last >= 0:
@@ -157,7 +181,7 @@ class TimerWheel:
 
     def put(self, time_ms: int, slot: Slot) -> None:
         """Let `slot` be what is due in this second. OSError when the disk has no room; then nothing has changed."""
-        if self._map is None:
+        if not self.exists:
             self._create()
         second = time_ms // 1_000
         data = bytearray(_SLOT.pack(second, slot.first, slot.last, slot.units, 0))
@@ -178,29 +202,25 @@ class TimerWheel:
         if self.dirty:
             self.dirty = False
             try:
-                os.fdatasync(self._fd)
+                disk.sync_data(self._fd)
             except OSError:
                 self.dirty = True
                 raise
 
     def close(self) -> None:
-        if self._map is not None:
-            self._map.close()
-            self._map = None
+        if self.exists:
             os.close(self._fd)
             self._fd = -1
 
     def _create(self) -> None:
-        fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+        fd = disk.open_file(self._path, os.O_RDWR | os.O_CREAT)
         try:
             os.ftruncate(fd, FILE_SIZE)
-            os.fsync(fd)
+            disk.sync(fd)
         finally:
             os.close(fd)
         sync_directory(self._path.parent)
         self._open()
 
     def _open(self) -> None:
-        self._fd = os.open(self._path, os.O_RDWR)
-        self._map = mmap.mmap(self._fd, FILE_SIZE, prot=mmap.PROT_READ)
-        self._map.madvise(mmap.MADV_RANDOM)
+        self._fd = disk.open_file(self._path, os.O_RDWR)

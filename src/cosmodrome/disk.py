@@ -1,0 +1,137 @@
+"""Files as a broker wants them: readable for few, never behind a link, and either on disk or failed."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from cosmodrome.errors import StoreError
+
+# A write that says so has changed nothing, and may succeed later. A sync never says so: see `sync`.
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+# Of these, reading a hole through a mapping takes room; where there is none, the process dies by SIGBUS.
+_MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs", "devtmpfs", "hugetlbfs")
+_MOUNTS = Path("/proc/self/mountinfo")
+
+_COPY_BYTES = 1024 * 1024
+
+
+def open_file(path: str | Path, flags: int, mode: int = 0o666) -> int:
+    """Open a file and return its descriptor; StoreError where a symbolic link stands in its place."""
+    try:
+        return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    except OSError as error:
+        if error.errno == errno.ELOOP and os.path.islink(path):
+            raise StoreError(
+                f"{path} is a symbolic link to {os.readlink(path)}; a store opens no file through a link: put the file "
+                "itself there. Folders may be links"
+            ) from error
+        raise
+
+
+def read_file(path: str | Path) -> bytes:
+    """Return what a small file holds; FileNotFoundError if there is none, StoreError for a link."""
+    fd = open_file(path, os.O_RDONLY)
+    with os.fdopen(fd, "rb") as file:
+        return file.read()
+
+
+def sync(fd: int) -> None:
+    """Return once a file, or the names in a folder, are on disk.
+
+    OSError means that what was written is lost and that a second attempt proves nothing. So it never has an errno of
+    NO_ROOM, which callers take for a write that was refused, even if that is what the system says.
+    """
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        raise _lost(fd, error) from error
+
+
+def sync_data(fd: int) -> None:
+    """As `sync`, for the bytes of a file. Unlike mmap.flush, fdatasync lets go of the GIL."""
+    try:
+        os.fdatasync(fd)
+    except OSError as error:
+        raise _lost(fd, error) from error
+
+
+def _lost(fd: int, error: OSError) -> OSError:
+    code = errno.EIO if error.errno in NO_ROOM or error.errno is None else error.errno
+    path = os.readlink(f"/proc/self/fd/{fd}") if os.path.islink(f"/proc/self/fd/{fd}") else error.filename
+    return OSError(code, f"what was written did not reach the disk: {error.strerror}", path)
+
+
+def sync_folder(folder: str | Path) -> None:
+    """Return once the names in a folder are on disk."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        sync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_all(fd: int, data: bytes | bytearray | memoryview, at: int) -> None:
+    """Write every byte; OSError if there is no room for the last of them, too."""
+    rest = memoryview(data)
+    while rest:
+        written = os.pwrite(fd, rest, at)
+        rest, at = rest[written:], at + written
+
+
+def data_ranges(fd: int, begin: int) -> list[tuple[int, int]]:
+    """The ranges of a file behind `begin` that are not holes."""
+    ranges = []
+    size = os.fstat(fd).st_size
+    while begin < size:
+        try:
+            begin = os.lseek(fd, begin, os.SEEK_DATA)
+        except OSError:  # ENXIO: only a hole is left
+            break
+        end = os.lseek(fd, begin, os.SEEK_HOLE)
+        ranges.append((begin, end))
+        begin = end
+    return ranges
+
+
+def map_to_read(fd: int, size: int, access: int = mmap.ACCESS_READ) -> mmap.mmap:
+    """Map a file whose holes may be read, wherever it lies."""
+    if is_unsafe_to_map(fd, size):
+        return _copied(fd, size)
+    return mmap.mmap(fd, size, access=access)
+
+
+def is_unsafe_to_map(fd: int, size: int) -> bool:
+    """Whether the first `size` bytes have holes that cannot be read through a mapping when the disk is full."""
+    return os.lseek(fd, 0, os.SEEK_HOLE) < size and _lies_in_memory(os.fstat(fd).st_dev)
+
+
+def _copied(fd: int, size: int) -> mmap.mmap:
+    """The file in memory of its own; holes cost nothing there."""
+    copy = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE)
+    for begin, end in data_ranges(fd, 0):
+        for at in range(begin, min(end, size), _COPY_BYTES):
+            data = os.pread(fd, min(_COPY_BYTES, min(end, size) - at), at)
+            copy[at : at + len(data)] = data
+    return copy
+
+
+@cache
+def _lies_in_memory(device: int) -> bool:
+    """Whether a file system keeps its files in memory; the list of mounts says so in the words behind the dash."""
+    number = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        mounts = [line.split() for line in _MOUNTS.read_text(errors="replace").splitlines()]
+    except OSError:
+        return False
+    return any(words[2] == number and _type(words) in _MEMORY_FILE_SYSTEMS for words in mounts if len(words) > 2)
+
+
+def _type(words: Sequence[str]) -> str:
+    dash = words.index("-") if "-" in words else len(words)
+    return words[dash + 1] if dash + 1 < len(words) else ""

@@ -1,0 +1,162 @@
+"""A real disk with 0 bytes free under a real broker: it starts, serves, makes room, refuses, and goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cosmodrome import Message
+from cosmodrome import Producer as AsyncProducer
+from cosmodrome.blocking import Producer
+from cosmodrome.codes import RequestCode, ResponseCode
+from cosmodrome.config import FlushDiskType
+from cosmodrome.errors import SendFailed
+from cosmodrome.net.caller import Caller
+from cosmodrome.wire.command import Command
+from cosmodrome.wire.record import Record
+from tests.system.broker_lives import pull_all
+from tests.system.daemons import Daemon
+from tests.system.full_disk_lives import CONF, live
+from tests.system.small_disk import SmallDisk
+
+SEED = 1
+KILLS = 4
+DISK_BYTES = 16 * 1024 * 1024
+PATIENCE_SECONDS = 60
+
+pytestmark = pytest.mark.skipif(
+    not SmallDisk.is_possible(), reason="no namespaces here; tests/unit/store/test_full_disk.py does it by hand"
+)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    with SmallDisk(tmp_path / "disk", DISK_BYTES) as disk:
+        yield disk
+
+
+def up(disk: SmallDisk, conf: str = "") -> Daemon:
+    if not (disk.path / "broker.conf").exists():
+        (disk.path / "broker.conf").write_text(f"{CONF}{conf}")
+    ports = ("--namesrv-port", "0", "--broker-port", "0")
+    arguments = ("up", "--data", str(disk.mount / "data"), "-c", str(disk.mount / "broker.conf"), *ports)
+    return Daemon(*arguments, within=disk.command())
+
+
+def fill_by_sending(daemon: Daemon, topic: str = "orders") -> tuple[dict[tuple[int, int], bytes], str]:
+    """Send until the broker refuses; return what it took, by queue and offset, and its words."""
+    taken: dict[tuple[int, int], bytes] = {}
+    with Producer(group="filling", namesrv=daemon.address("name server"), max_tries=1) as producer:
+        for number in range(DISK_BYTES // 10_000):
+            body = b"%d:" % number + os.urandom(10_000)
+            try:
+                sent = producer.send(Message(topic, body))
+            except SendFailed as refusal:
+                return taken, str(refusal)
+            taken[sent.queue.queue_id, sent.queue_offset] = body
+    raise AssertionError("there was room for everything")
+
+
+def read_all(daemon: Daemon, queues: set[int]) -> dict[tuple[int, int], bytes]:
+    async def read() -> list[Record]:
+        caller = Caller()
+        try:
+            return [
+                record
+                for queue_id in queues
+                for record in await pull_all(caller, daemon.address("broker"), "orders", queue_id)
+            ]
+        finally:
+            await caller.close()
+
+    return {(record.queue_id, record.queue_offset): record.body for record in asyncio.run(read())}
+
+
+def send_until_taken(daemon: Daemon) -> None:
+    async def send() -> None:
+        async with (
+            asyncio.timeout(PATIENCE_SECONDS),
+            AsyncProducer(group="again", namesrv=daemon.address("name server"), max_tries=1) as producer,
+        ):
+            while True:
+                try:
+                    await producer.send(Message("orders", b"after"))
+                    return
+                except SendFailed:
+                    await asyncio.sleep(0.05)
+
+    asyncio.run(send())
+
+
+@pytest.mark.parametrize("flush", list(FlushDiskType))
+def test_a_broker_killed_on_a_full_disk_starts_serves_refuses_and_goes_on(
+    disk: SmallDisk, flush: FlushDiskType
+) -> None:
+    disk.fill(DISK_BYTES // 2)
+    with up(disk, f"flushDiskType={flush}\n") as daemon:
+        taken, refusal = fill_by_sending(daemon)
+        assert "service not available now" in refusal
+        assert "disk" in refusal
+        daemon.kill()
+    disk.fill()
+    for _ in range(2):
+        with up(disk) as daemon:
+            served = read_all(daemon, {queue_id for queue_id, _ in taken})
+            missing = taken.keys() - served.keys()
+            assert len(missing) <= 1, "only the last message may wait for room in its queue"
+            assert {place: served[place] for place in taken.keys() - missing} == {
+                place: taken[place] for place in taken.keys() - missing
+            }
+            for topic in ("orders", "new"):
+                _, refusal = fill_by_sending(daemon, topic)  # the last file of the log may have had room
+                assert "No space left" in refusal or "disk is full" in refusal
+            daemon.kill()
+            assert disk.free_bytes == 0
+    with up(disk) as daemon:
+        disk.free()
+        send_until_taken(daemon)
+        assert taken.items() <= read_all(daemon, {queue_id for queue_id, _ in taken}).items()
+        assert daemon.interrupt() == 0, daemon.output
+
+
+def test_retention_makes_room_on_a_full_disk(disk: SmallDisk) -> None:
+    """What was deleted by the file system's measure alone: nothing is old."""
+    with up(disk, "diskSpaceCleanForciblyRatio=80\ncleanFileForciblyEnable=true\n") as daemon:
+        fill_by_sending(daemon)
+        daemon.kill()
+    disk.fill()
+    with up(disk) as daemon:
+
+        async def ask() -> int:
+            caller = Caller()
+            try:
+                request = Command.request(RequestCode.DELETE_EXPIRED_COMMITLOG)
+                return (await caller.call(daemon.address("broker"), request, 10_000)).code
+            finally:
+                await caller.close()
+
+        assert asyncio.run(ask()) == ResponseCode.SUCCESS
+        send_until_taken(daemon)
+        assert daemon.interrupt() == 0, daemon.output
+
+
+def test_a_store_that_was_closed_in_order_opens_on_a_full_disk(disk: SmallDisk) -> None:
+    with up(disk) as daemon:
+        send_until_taken(daemon)
+        assert daemon.interrupt() == 0
+    disk.fill()
+    with up(disk) as daemon:
+        assert sorted(read_all(daemon, set(range(4))).values()) == [b"after"]
+        disk.free()
+        send_until_taken(daemon)
+        assert daemon.interrupt() == 0, daemon.output
+
+
+@pytest.mark.parametrize("flush", list(FlushDiskType))
+def test_a_broker_lives_on_a_small_disk(tmp_path: Path, flush: FlushDiskType) -> None:
+    lives = live(tmp_path, flush, SEED, KILLS)
+    assert len(lives.known) > KILLS
