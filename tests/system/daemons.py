@@ -101,6 +101,14 @@ class Daemon:
         self._process.send_signal(signal.SIGINT)
         return self._process.wait(PATIENCE_SECONDS)
 
+    def exit_code(self) -> int:
+        """Wait until it has ended by itself; then `output` is all it said."""
+        code = self._process.wait(PATIENCE_SECONDS)
+        self._reader.join(PATIENCE_SECONDS)
+        while (line := self._lines.get(timeout=PATIENCE_SECONDS)) is not None:
+            self.output += line
+        return code
+
     def kill(self) -> None:
         """kill -9."""
         self._process.kill()

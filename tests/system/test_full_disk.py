@@ -160,3 +160,20 @@ def test_a_store_that_was_closed_in_order_opens_on_a_full_disk(disk: SmallDisk) 
 def test_a_broker_lives_on_a_small_disk(tmp_path: Path, flush: FlushDiskType) -> None:
     lives = live(tmp_path, flush, SEED, KILLS)
     assert len(lives.known) > KILLS
+
+
+def test_a_broker_whose_log_is_cut_ends_with_a_sentence_that_the_next_one_repeats(disk: SmallDisk) -> None:
+    with up(disk) as daemon:
+        send_until_taken(daemon)
+        log_file = disk.path / "data/broker-a/commitlog/00000000000000000000"
+        size = log_file.stat().st_size
+        os.truncate(log_file, 0)
+        with pytest.raises(SendFailed), Producer("p", daemon.address("name server"), max_tries=1) as producer:
+            producer.send(Message("orders", b"after the cut"))
+        assert daemon.exit_code() == 1
+        said = "commitlog/00000000000000000000 cannot be used at byte"
+        assert f"Error: {disk.mount}/data/broker-a/{said}" in daemon.output
+    os.truncate(log_file, size)
+    with up(disk) as daemon:
+        assert f"the last process that used this store died: {disk.mount}/data/broker-a/{said}" in daemon.output
+        send_until_taken(daemon)

@@ -40,6 +40,7 @@ from cosmodrome.net.addresses import EVERY_ADDRESS, advertised_host
 from cosmodrome.net.loop import run
 from cosmodrome.net.server import CannotListen
 from cosmodrome.properties_file import place
+from cosmodrome.store.memory_faults import tell_memory_faults
 
 log = logging.getLogger(__name__)
 
@@ -259,6 +260,7 @@ def _broker_setup(properties: dict[str, str], flags: dict[str, Any], *, store: s
 
 def _made(setup: _BrokerSetup) -> Broker:
     hooks = load_hooks()
+    tell_memory_faults()
     with _usable(Path(setup.store.store_path_root_dir)):
         return Broker(*setup, hooks=hooks)
 

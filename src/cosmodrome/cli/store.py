@@ -22,6 +22,7 @@ from cosmodrome.store.findings import counted
 from cosmodrome.store.fresh_start import plan_fresh_start, start_fresh
 from cosmodrome.store.inspection import Inspection
 from cosmodrome.store.inspection import inspect as inspect_store
+from cosmodrome.store.memory_faults import tell_memory_faults
 from cosmodrome.store.paths import StorePaths
 from cosmodrome.store.repair import RepairPlan, plan_repair
 from cosmodrome.store.repair import repair as repair_store
@@ -61,6 +62,7 @@ def _tells_disk_errors(command: Callable[P, R]) -> Callable[P, R]:
 @click.group()
 def store() -> None:
     """Inspect, verify or repair a store folder, whoever wrote it."""
+    tell_memory_faults()
 
 
 @store.command()

@@ -63,6 +63,9 @@ class Exit(StrEnum):
     DISK_FAILURE = "failure of the disk"  # as a crash, but memory still shows what the disk may not have
 
 
+marks_in_use: set[AbortMark] = set()  # of the stores that this process has open, unless their disk failed
+
+
 class AbortMark:
     """There while the store is in use; still there at the next start if the process died.
 
@@ -78,7 +81,7 @@ class AbortMark:
             lines = disk.read_file(self._path).decode(errors="replace").splitlines()
         except FileNotFoundError:
             return Exit.CLEAN
-        if len(lines) == 2 and lines[1] == _boot_id():
+        if lines[1:2] == [_boot_id()]:
             return Exit.KILLED
         return Exit.DISK_FAILURE if lines[1:] == [_DISK_FAILED] else Exit.CRASH
 
@@ -86,15 +89,30 @@ class AbortMark:
     def is_ours(self) -> bool:
         """The last user was not Apache's broker, whose log may be followed by what it cut off once."""
         try:
-            return len(self._path.read_text(errors="replace").splitlines()) == 2
+            return len(disk.read_file(self._path).splitlines()) >= 2
         except FileNotFoundError:
             return False
+
+    @property
+    def last_words(self) -> str | None:
+        """Why the last user died, if it could say so."""
+        try:
+            lines = disk.read_file(self._path).decode(errors="replace").splitlines()
+        except OSError:
+            return None
+        return lines[2] if len(lines) > 2 else None
+
+    def note_death(self, reason: str) -> None:
+        """The process dies now, and not of a kill. What it wrote to mapped files is there."""
+        with suppress(OSError):
+            self._write(f"{os.getpid()}\n{_boot_id()}\n{reason}")
 
     def set(self) -> None:
         """OSError if that is not possible: without the mark, a crash would look like a clean exit. On a full disk an
         older mark may stay, or an empty one: either makes the next start trust no more than it may."""
         with self._room_or_not():
             self._write(f"{os.getpid()}\n{_boot_id()}")
+        marks_in_use.add(self)
         sync_directory(self._path.parent)
 
     def distrust_memory(self) -> None:
@@ -109,6 +127,7 @@ class AbortMark:
 
     def note_failure(self) -> None:
         """The disk failed: what memory shows may never have reached it."""
+        marks_in_use.discard(self)
         try:
             self._write(f"{os.getpid()}\n{_DISK_FAILED}")
         except OSError as error:
@@ -119,7 +138,7 @@ class AbortMark:
         fd = disk.open_file(self._path, os.O_RDWR | os.O_CREAT)
         try:
             os.pwrite(fd, text.encode(), 0)
-            os.ftruncate(fd, len(text))
+            os.ftruncate(fd, len(text.encode()))
         finally:
             os.close(fd)
 
@@ -134,6 +153,7 @@ class AbortMark:
             log.warning("%s is as it was: %s", self._path, error)
 
     def clear(self) -> None:
+        marks_in_use.discard(self)
         self._path.unlink(missing_ok=True)
         sync_directory(self._path.parent)
 

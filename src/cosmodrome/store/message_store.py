@@ -115,6 +115,8 @@ class MessageStore:
         return store
 
     def _start(self, lock: StoreLock, on_arrival: Arrival | None) -> None:
+        if (words := self._abort.last_words) is not None:
+            log.error("the last process that used this store died: %s", words)
         if self._last_exit is Exit.CLEAN and self._queues.is_empty and self._log.files:
             self._abort.distrust_memory()  # someone removed the queues so that they are built anew
             self._last_exit = Exit.CRASH

@@ -271,10 +271,10 @@ class Recovery:
         What the dead process wrote before the last file may not be there yet either; what is there costs nothing.
         """
         self._queues.settle()
-        self._queues.settled_end = end
         self._queues.distrust(self._unsure)
         if self.stuck is None:
             self._dispatcher.end = end
+        self._queues.settled_end = self._dispatcher.end
         self._log.sync()
         sync_queue_files(self._queues.take_dirty())
         self._checkpoint.log_timestamp = self._checkpoint.queues_timestamp = self._dispatcher.timestamp
