@@ -37,7 +37,7 @@ def errors_told() -> Iterator[None]:
     except (CosmodromeError, OSError) as error:
         cause = error.__cause__ if isinstance(error, CosmodromeError) else error
         if isinstance(cause, BrokenPipeError) and reader_is_gone():
-            _discard_output()
+            discard_output()
             raise click.exceptions.Exit(0) from None
         log.debug("command failed", exc_info=True)
         if isinstance(error, OSError):
@@ -50,7 +50,7 @@ def _flush_or_discard() -> None:
     try:
         sys.stdout.flush()
     except OSError:
-        _discard_output()
+        discard_output()
 
 
 def reader_is_gone() -> bool:
@@ -63,7 +63,7 @@ def reader_is_gone() -> bool:
         return False
 
 
-def _discard_output() -> None:
+def discard_output() -> None:
     """Point standard output at the null device, with what is left to write."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())

@@ -22,6 +22,7 @@ from cosmodrome import state_file
 from cosmodrome.broker.broker import Broker
 from cosmodrome.broker.hooks import load_hooks
 from cosmodrome.cli.options import PORT, config_option, host_option, name_server_config_option
+from cosmodrome.cli.output import discard_output
 from cosmodrome.clock import SystemClock
 from cosmodrome.config import (
     DEFAULT_BROKER_PORT,
@@ -34,6 +35,7 @@ from cosmodrome.config import (
     check_keys,
     read_properties,
 )
+from cosmodrome.disk import NO_ROOM
 from cosmodrome.errors import ConfigError, CosmodromeError, StoreError
 from cosmodrome.nameserver.server import NameServer
 from cosmodrome.net.addresses import EVERY_ADDRESS, advertised_host
@@ -114,13 +116,24 @@ async def _up(
             await broker.start()
         async with _BrokerProcesses(setup.broker, brokers - 1, data, config_file, stop):
             _echo_open(setup.broker)
-            click.echo(_ready_text(name_server.address, broker, data, brokers, time.monotonic() - started))
+            _say(_ready_text(name_server.address, broker, data, brokers, time.monotonic() - started))
             async with broker.watchdog.watching():
                 await broker.run(stop)
     finally:
         stop_name_server.set()  # last, so that the brokers could say goodbye
         await serving
-    click.echo("stopped")
+    _say("stopped")
+
+
+def _say(text: str) -> None:
+    """Print a line; a daemon whose output lies on a full disk serves all the same."""
+    try:
+        click.echo(text)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        discard_output()
+        log.warning("standard output has no room for: %s", text)
 
 
 def _echo_open(broker: BrokerConfig) -> None:
@@ -129,7 +142,7 @@ def _echo_open(broker: BrokerConfig) -> None:
         host, source = broker.broker_ip1, "as brokerIP1 says"
         if not host:
             host, source = advertised_host(broker.bind_address), "brokerIP1 in the file of -c sets another"
-        click.echo(f"listening on every address of this machine; clients connect to {host}: {source}")
+        _say(f"listening on every address of this machine; clients connect to {host}: {source}")
 
 
 def _ready_text(name_server: str, broker: Broker, data: Path, brokers: int, seconds: float) -> str:
@@ -179,10 +192,10 @@ async def _namesrv(config: NameServerConfig, net: NetConfig) -> None:
             stop.set()
             await name_server.run(stop)
             raise
-    click.echo(f"KV settings in {name_server.config.kv_config_path}")
-    click.echo(f"name server on {name_server.address}: ready; Ctrl-C stops")
+    _say(f"KV settings in {name_server.config.kv_config_path}")
+    _say(f"name server on {name_server.address}: ready; Ctrl-C stops")
     await name_server.run(stop)
-    click.echo("stopped")
+    _say("stopped")
 
 
 def _default_kv_config(port: int) -> Path:
@@ -222,10 +235,10 @@ async def _broker(setup: _BrokerSetup) -> None:
     with _listening("--host, --port or listenPort in the file of -c"):
         await serving.start()
     _echo_open(setup.broker)
-    click.echo(f"broker {setup.broker.broker_name} on {serving.address}: ready; Ctrl-C stops")
+    _say(f"broker {setup.broker.broker_name} on {serving.address}: ready; Ctrl-C stops")
     async with serving.watchdog.watching():
         await serving.run(stop)
-    click.echo("stopped")
+    _say("stopped")
 
 
 def _properties(

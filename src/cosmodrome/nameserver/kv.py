@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cosmodrome import state_file
-from cosmodrome.errors import ProtocolError, QueryNotFound, StoreError, SystemBusy
+from cosmodrome.errors import ProtocolError, QueryNotFound, ServiceNotAvailable, StoreError, SystemBusy
 from cosmodrome.wire import fastjson
 
 # "broker-a:8;broker-b:8" under the topic's name: which queues an orderly topic keeps even while a broker is away.
@@ -72,8 +72,16 @@ class KvConfigs:
         if not table:
             del tables[namespace]
         if self._path:
-            state_file.save(self._path, fastjson.dumps({"configTable": tables}, pretty=True))
+            _save(self._path, tables)
         self._tables = tables
+
+
+def _save(path: Path, tables: Tables) -> None:
+    """Write the file; ServiceNotAvailable when the disk refuses, and then nothing has changed."""
+    try:
+        state_file.save(path, fastjson.dumps({"configTable": tables}, pretty=True))
+    except OSError as error:
+        raise ServiceNotAvailable(f"cannot save {path}: {error.strerror}; see to the disk, and try again") from error
 
 
 def _locked(path: Path) -> int:

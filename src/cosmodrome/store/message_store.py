@@ -566,7 +566,9 @@ class MessageStore:
             return
         self._closed = True
         try:
-            if self._gate.failure is None:
+            if self._gate.failure is not None:
+                self._abort.note_failure()  # again: when the disk failed, it may have refused this, too
+            else:
                 self._gate.fail("the store is closed")
                 self._log.drop_next()
                 self._sync_all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cosmodrome import state_file
-from cosmodrome.errors import QueryNotFound, StoreError, SystemBusy
+from cosmodrome.errors import QueryNotFound, ServiceNotAvailable, StoreError, SystemBusy
 from cosmodrome.nameserver import kv
 from cosmodrome.nameserver.kv import KvConfigs
 
@@ -91,11 +92,11 @@ def test_a_change_that_cannot_be_saved_does_not_happen(tmp_path: Path, monkeypat
     configs.put("ns", "k", "1")
 
     def full(descriptor: int) -> None:
-        raise OSError("no space left")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", full)
-        with pytest.raises(OSError, match="no space"):
+        with pytest.raises(ServiceNotAvailable, match=r"cannot save .*kvConfig.json: No space left on device; see to"):
             configs.put("ns", "k", "2")
     assert configs.value("ns", "k") == "1"
     assert KvConfigs(tmp_path / "kvConfig.json").value("ns", "k") == "1"
