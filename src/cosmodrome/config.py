@@ -151,6 +151,7 @@ class StoreConfig(_FromProperties):
     store_checkpoint: str = ""
     abort_file: str = ""
     read_only_commit_log_store_paths: str = ""
+    store_file_mode: str = "640"  # a key of our own: the mode of new files, in octal; folders add the right to enter
     mapped_file_size_commit_log: int = 1 * GIB
     mapped_file_size_consume_queue: int = 300_000 * 20
     max_hash_slot_num: int = 5_000_000
@@ -197,6 +198,7 @@ class StoreConfig(_FromProperties):
     def __post_init__(self) -> None:
         _require(not _PATH_SPLITTER.search(self.store_path_commit_log), "storePathCommitLog", _ONE_FOLDER)
         _require(not self.read_only_commit_log_store_paths.strip(), "readOnlyCommitLogStorePaths", _NO_FOLDERS)
+        _require(bool(_FILE_MODE.fullmatch(self.store_file_mode)), "storeFileMode", _FILE_MODES)
         _require(self.mapped_file_size_commit_log >= 64 * KIB, "mappedFileSizeCommitLog", "at least 65536 bytes")
         _require(self.mapped_file_size_consume_queue >= 20, "mappedFileSizeConsumeQueue", "at least 20 bytes")
         _require(self.max_hash_slot_num > 0, "maxHashSlotNum", "at least 1")
@@ -216,6 +218,10 @@ class StoreConfig(_FromProperties):
         _require(self.os_page_cache_busy_time_out_mills > 0, "osPageCacheBusyTimeOutMills", "at least 1 ms")
         for name in ("disk_max_used_space_ratio", "disk_space_clean_forcibly_ratio", "disk_space_warning_level_ratio"):
             _require(0 < getattr(self, name) <= 100, _camel_case(name), "1 to 100 percent")
+
+    @property
+    def file_mode(self) -> int:
+        return int(self.store_file_mode, 8)
 
     @property
     def delays_ms(self) -> tuple[int, ...]:
@@ -609,6 +615,8 @@ def _are_delays(text: str) -> bool:
 
 
 _PATH_SPLITTER = re.compile(r"[,:]")
+_FILE_MODE = re.compile("0?6[0246][0246]", re.ASCII)
+_FILE_MODES = "octal digits from 600 to 666, such as 640; nobody executes files of a store"
 _ONE_FOLDER = "one folder: a log spread over several (separated by , or :) is not supported; move its files into one"
 _NO_FOLDERS = "empty: a log spread over several folders is not supported; move its files into storePathCommitLog"
 

@@ -20,22 +20,57 @@ _MOUNTS = Path("/proc/self/mountinfo")
 
 _COPY_BYTES = 1024 * 1024
 
+DEFAULT_FILE_MODE = 0o640
+_file_mode = DEFAULT_FILE_MODE
 
-def open_file(path: str | Path, flags: int, mode: int = 0o666) -> int:
-    """Open a file and return its descriptor; StoreError where a symbolic link stands in its place."""
+
+class LinkRefused(StoreError, OSError):
+    """A symbolic link stands in the place of a file: what it leads to may be anybody's."""
+
+    def __init__(self, path: str | Path) -> None:
+        super().__init__(
+            f"{path} is a symbolic link to {os.readlink(path)}; no file of a store is opened through a link: put the "
+            "file itself there. Its folders may be links"
+        )
+
+
+def use_file_mode(mode: int) -> None:
+    """Give every file that this process makes from now on this mode, and every folder the same with the right to enter.
+
+    For programs, not for libraries: the process's umask is set. The default leaves a stricter one as it is.
+    """
+    global _file_mode
+    _file_mode = mode
+    refused = 0o777 & ~folder_mode()
+    before = os.umask(refused)
+    if mode == DEFAULT_FILE_MODE:
+        os.umask(refused | before)
+
+
+def folder_mode() -> int:
+    """The mode of new folders: who may read the files may enter."""
+    return _file_mode | (_file_mode & 0o444) >> 2
+
+
+def make_folders(folder: Path) -> None:
+    """Make a folder, and those above it that are missing."""
+    if not folder.is_dir():
+        make_folders(folder.parent)
+        folder.mkdir(folder_mode(), exist_ok=True)
+
+
+def open_file(path: str | Path, flags: int) -> int:
+    """Open a file and return its descriptor; LinkRefused where a symbolic link stands in its place."""
     try:
-        return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+        return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, _file_mode)
     except OSError as error:
         if error.errno == errno.ELOOP and os.path.islink(path):
-            raise StoreError(
-                f"{path} is a symbolic link to {os.readlink(path)}; a store opens no file through a link: put the file "
-                "itself there. Folders may be links"
-            ) from error
+            raise LinkRefused(path) from error
         raise
 
 
 def read_file(path: str | Path) -> bytes:
-    """Return what a small file holds; FileNotFoundError if there is none, StoreError for a link."""
+    """Return what a small file holds; FileNotFoundError if there is none, LinkRefused for a link."""
     fd = open_file(path, os.O_RDONLY)
     with os.fdopen(fd, "rb") as file:
         return file.read()

@@ -25,6 +25,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import TypeVar
 
+from cosmodrome import disk
 from cosmodrome.errors import StoreError
 
 log = logging.getLogger(__name__)
@@ -41,15 +42,15 @@ def save(path: Path, data: bytes) -> None:
     """Replace `path` by `data`, durably, keeping the state before it as `.bak`; OSError when the disk refuses."""
     make_folder(path.parent)
     written = _beside(path, ".tmp")
-    with written.open("wb") as file:
+    with os.fdopen(disk.open_file(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
         file.write(_sealed(data))
         file.flush()
-        os.fsync(file.fileno())
+        disk.sync(file.fileno())
     # Between these two renames there is no `path`; `load` then finds the state before this one in `.bak`.
     if path.exists():
         path.replace(_beside(path, ".bak"))
     written.replace(path)
-    _sync_folder(path.parent)
+    disk.sync_folder(path.parent)
 
 
 def make_folder(folder: Path) -> None:
@@ -58,8 +59,8 @@ def make_folder(folder: Path) -> None:
         return
     if not folder.is_dir():
         make_folder(folder.parent)
-        folder.mkdir(exist_ok=True)
-    _sync_folder(folder.parent)  # also if it was there: whoever made it may have died before this
+        folder.mkdir(disk.folder_mode(), exist_ok=True)
+    disk.sync_folder(folder.parent)  # also if it was there: whoever made it may have died before this
     _durable.add(folder)
 
 
@@ -124,7 +125,7 @@ def unsealed(data: bytes) -> bytes:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return disk.read_file(path)
     except FileNotFoundError:
         return b""
 
@@ -148,11 +149,3 @@ def _move_aside(path: Path) -> Path | None:
 
 def _beside(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -35,7 +35,7 @@ from cosmodrome.config import (
     check_keys,
     read_properties,
 )
-from cosmodrome.disk import NO_ROOM
+from cosmodrome.disk import DEFAULT_FILE_MODE, NO_ROOM, use_file_mode
 from cosmodrome.errors import ConfigError, CosmodromeError, StoreError
 from cosmodrome.nameserver.server import NameServer
 from cosmodrome.net.addresses import EVERY_ADDRESS, advertised_host
@@ -102,6 +102,7 @@ async def _up(
     namesrv_config: NameServerConfig, setup: _BrokerSetup, brokers: int, data: Path, config_file: str | None
 ) -> None:
     started = time.monotonic()
+    use_file_mode(setup.store.file_mode)
     stop = _stop_on_signal()
     with _usable(data):
         name_server = NameServer(namesrv_config, setup.net, SystemClock())
@@ -179,6 +180,7 @@ def namesrv(config_file: str | None, host: str | None, port: int | None, kv_conf
 
 
 async def _namesrv(config: NameServerConfig, net: NetConfig) -> None:
+    use_file_mode(DEFAULT_FILE_MODE)
     stop = _stop_on_signal()
     name_server = _made_name_server(config, net)
     with _listening("--host, --port or listenPort in the file of -c"):
@@ -230,6 +232,7 @@ def broker(
 
 
 async def _broker(setup: _BrokerSetup) -> None:
+    use_file_mode(setup.store.file_mode)
     stop = _stop_on_signal()
     serving = _made(setup)
     with _listening("--host, --port or listenPort in the file of -c"):

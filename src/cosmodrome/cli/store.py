@@ -17,6 +17,7 @@ from cosmodrome.cli.options import config_option, output_option
 from cosmodrome.cli.output import echo_json, echo_tables, table
 from cosmodrome.clock import SystemClock
 from cosmodrome.config import StoreConfig, read_store_config
+from cosmodrome.disk import DEFAULT_FILE_MODE, use_file_mode
 from cosmodrome.errors import StoreError
 from cosmodrome.store.findings import counted
 from cosmodrome.store.fresh_start import plan_fresh_start, start_fresh
@@ -63,6 +64,7 @@ def _tells_disk_errors(command: Callable[P, R]) -> Callable[P, R]:
 def store() -> None:
     """Inspect, verify or repair a store folder, whoever wrote it."""
     tell_memory_faults()
+    use_file_mode(DEFAULT_FILE_MODE)
 
 
 @store.command()

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cosmodrome import state_file
+from cosmodrome import disk, state_file
 from cosmodrome.errors import ProtocolError, QueryNotFound, ServiceNotAvailable, StoreError, SystemBusy
 from cosmodrome.wire import fastjson
 
@@ -87,7 +87,7 @@ def _save(path: Path, tables: Tables) -> None:
 def _locked(path: Path) -> int:
     """Return the open file that keeps other processes out; StoreError when one of them was here first."""
     state_file.make_folder(path.parent)
-    lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o644)
+    lock = disk.open_file(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT)
     try:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

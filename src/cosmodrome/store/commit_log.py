@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from cosmodrome import disk
 from cosmodrome.errors import MessageIllegal, ProtocolError, ServiceNotAvailable
 from cosmodrome.store.mapped_file import MappedFile, find_ends, list_files, sync_directory
 from cosmodrome.store.paths import aside_folder
@@ -35,7 +36,7 @@ class CommitLog:
     def __init__(self, directory: Path, file_size: int) -> None:
         self.directory = directory
         self.file_size = file_size
-        directory.mkdir(parents=True, exist_ok=True)
+        disk.make_folders(directory)
         self.files = list_files(directory, file_size)
         for file in self.files:
             file.open()
@@ -207,7 +208,7 @@ class CommitLog:
         self.files.remove(file)
         if file.has_data(0):
             aside = aside_folder(self.directory)
-            aside.mkdir(exist_ok=True)
+            disk.make_folders(aside)
             file.close()
             file.path.replace(aside / file.path.name)
             log.error("%s lies behind a damaged part of the log; it is now in %s", file.path.name, aside)

@@ -11,6 +11,7 @@ from itertools import chain
 from operator import sub
 from pathlib import Path
 
+from cosmodrome import disk
 from cosmodrome.store.mapped_file import MappedFile, list_files
 from cosmodrome.store.open_files import OpenFiles
 
@@ -181,7 +182,7 @@ class ConsumeQueue:
 
     def _begin(self, queue_offset: int) -> MappedFile:
         """The first file of a queue whose first entry is to be that of `queue_offset`."""
-        self._directory.mkdir(parents=True, exist_ok=True)
+        disk.make_folders(self._directory)
         position = queue_offset * ENTRY_SIZE
         self._create(position - position % self._file_size)
         self.max_offset = self._files[0].start // ENTRY_SIZE

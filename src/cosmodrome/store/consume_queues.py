@@ -13,6 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
+from cosmodrome import disk
 from cosmodrome.errors import InvalidParameter
 from cosmodrome.model import check_topic
 from cosmodrome.numbers import MAX_INT, parse_int
@@ -221,7 +222,7 @@ def _claimed_ends(root: Path, keys: Sequence[QueueKey]) -> dict[QueueKey, int | 
 def _claimed_end(directory: str) -> int | None:
     """Where the last record of a queue ends. Nothing is mapped, for this is done with all queues of a store."""
     for name in reversed(log_file_names(directory)):
-        fd = os.open(f"{directory}/{name}", os.O_RDONLY)
+        fd = disk.open_file(f"{directory}/{name}", os.O_RDONLY)
         try:
             written = range(0, written_end(fd) - ENTRY_SIZE + 1, ENTRY_SIZE)
             used = bisect_left(written, True, key=partial(_is_unused, fd))

@@ -225,7 +225,7 @@ class Index:
         self._clock = clock
         self._slots = slots
         self._entries = entries
-        directory.mkdir(parents=True, exist_ok=True)
+        disk.make_folders(directory)
         self._files = [IndexFile(path, slots, entries) for path in _list_index_files(directory, after_crash)]
         self._last: IndexFile | None = None
         self.indexed = -1  # the last message with any key in it

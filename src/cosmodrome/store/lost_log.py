@@ -6,10 +6,12 @@ would be emptied, delivered messages would be delivered again, and consumers wou
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from cosmodrome import disk
 from cosmodrome.errors import ProtocolError, StoreError
 from cosmodrome.numbers import parse_int
 from cosmodrome.store.checkpoint import Checkpoint
@@ -84,7 +86,7 @@ def _proofs(paths: StorePaths, checkpoint: Checkpoint) -> Iterator[str]:
 def _filled_index_files(folder: Path) -> Iterator[Path]:
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if path.is_file() and parse_int(path.name) is not None:
-            with path.open("rb") as file:
+            with os.fdopen(disk.open_file(path, os.O_RDONLY), "rb") as file:
                 header = file.read(HEADER.size).ljust(HEADER.size, b"\0")
             if HEADER.unpack(header)[3] > 0:
                 yield path

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from cosmodrome import disk
 from cosmodrome.errors import StoreError
 from cosmodrome.store.commit_log import BLANK, BLANK_SIZE, CommitLog, Visit
 from cosmodrome.store.evidence import Claim, Evidence, Verdict, is_queued
@@ -198,12 +199,14 @@ def copy_aside(folder: Path, data: memoryview, offset: int) -> None:
     partial = path.with_suffix(".part")
     try:
         if not folder.is_dir():
-            folder.mkdir()
+            disk.make_folders(folder)
             sync_directory(folder.parent)
-        with partial.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        fd = disk.open_file(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        try:
+            disk.write_all(fd, data, 0)
+            disk.sync(fd)
+        finally:
+            os.close(fd)
         partial.rename(free_name(path, suffix=""))
         sync_directory(folder)
     except OSError as error:
@@ -218,11 +221,11 @@ def void(file: FoundFile, begin: int, end: int, timestamp: int, claims: Iterable
 
     For each message that is known to have been there, its record says so: its queue keeps the number.
     """
-    fd = os.open(file.path, os.O_RDWR)
+    fd = disk.open_file(file.path, os.O_RDWR)
     try:
         for offset, data in _void_records(file, begin, end, timestamp, claims):
-            os.pwrite(fd, data, offset - file.start)
-        os.fsync(fd)
+            disk.write_all(fd, data, offset - file.start)
+        disk.sync(fd)
     finally:
         os.close(fd)
 

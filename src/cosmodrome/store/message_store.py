@@ -11,7 +11,7 @@ from typing import Self
 from cosmodrome import state_file
 from cosmodrome.clock import Clock
 from cosmodrome.config import StoreConfig
-from cosmodrome.errors import MessageIllegal, ProtocolError, ServiceNotAvailable
+from cosmodrome.errors import MessageIllegal, ProtocolError, ServiceNotAvailable, StoreError
 from cosmodrome.model import Property
 from cosmodrome.store.checkpoint import Checkpoint
 from cosmodrome.store.cleaner import Cleaner, DiskUsed, disk_used
@@ -108,7 +108,7 @@ class MessageStore:
             store._start(lock, on_arrival)
             store.cleaner = store._cleaner(used)
         except BaseException as error:
-            if isinstance(error, OSError) and error.errno not in NO_ROOM:
+            if isinstance(error, OSError) and not isinstance(error, StoreError) and error.errno not in NO_ROOM:
                 AbortMark(paths.abort).note_failure()
             lock.release()
             raise

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from cosmodrome import disk
 from cosmodrome.clock import Clock
 from cosmodrome.errors import CosmodromeError
 from cosmodrome.numbers import MAX_LONG, MIN_LONG, shown
@@ -30,7 +31,6 @@ MAX_KEPT = 1_000
 MAX_LINES = 2 * MAX_KEPT
 MAX_REASON_CHARACTERS = 300
 _MAX_FILE_BYTES = 16 * 1024 * 1024  # more than the lines above can have: it is not ours
-_MODE = 0o640
 
 Place = tuple[str, str, int, int, int]
 
@@ -143,8 +143,8 @@ class SkippedRecords:
                 self._replace()
                 return
             if self._fd < 0:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                self._fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, _MODE)
+                disk.make_folders(self._path.parent)
+                self._fd = disk.open_file(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
             data = b"".join(line + b"\n" for line in self._unwritten)
             data = b"\n" + data if self._is_torn else data
             self._is_torn = True  # until it is known that all of it was written
@@ -159,10 +159,10 @@ class SkippedRecords:
     def _replace(self) -> None:
         """Let a new file take the place of one that has grown: at any moment one of them is there, whole."""
         written = self._path.with_name(self._path.name + ".tmp")
-        with written.open("wb") as file:
+        with os.fdopen(disk.open_file(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
             file.write(b"".join(record.encode() + b"\n" for record in self._kept))
             file.flush()
-            os.fsync(file.fileno())
+            disk.sync(file.fileno())
         written.replace(self._path)
         self._close_file()
         self._lines, self._is_torn = len(self._kept), False
@@ -206,7 +206,7 @@ def _read(path: Path) -> tuple[list[SkippedRecord], int, bool]:
     try:
         if path.stat().st_size > _MAX_FILE_BYTES:
             raise OSError(f"it has more than {_MAX_FILE_BYTES} bytes")
-        data = path.read_bytes()
+        data = disk.read_file(path)
     except FileNotFoundError:
         return [], 0, False
     lines = data.splitlines()
@@ -219,7 +219,7 @@ def _read(path: Path) -> tuple[list[SkippedRecord], int, bool]:
 
 def _sync(descriptor: int, path: Path) -> None:
     try:
-        os.fsync(descriptor)
+        disk.sync(descriptor)
     except OSError as error:
         log.error("cannot sync %s: %s", path, error)
     finally:

@@ -344,7 +344,7 @@ def list_index_files(directory: Path, strays: list[Path]) -> list[IndexView]:
 
 
 def _index_view(path: Path) -> IndexView:
-    with path.open("rb") as file:
+    with os.fdopen(disk.open_file(path, os.O_RDONLY), "rb") as file:
         header = file.read(INDEX_HEADER.size).ljust(INDEX_HEADER.size, b"\0")
         size = os.fstat(file.fileno()).st_size
     begin_time, end_time, begin_offset, end_offset, used_slots, next_entry = INDEX_HEADER.unpack(header)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from cosmodrome import disk
 from cosmodrome.store.mapped_file import MappedFile, delete_for_good, find_ends, list_files
 from cosmodrome.wire.record import BLANK_MAGIC
 
@@ -204,7 +205,7 @@ class TimerLog:
         return self._adopt(following)
 
     def _create(self, start: int) -> MappedFile:
-        self._directory.mkdir(parents=True, exist_ok=True)
+        disk.make_folders(self._directory)
         return self._adopt(MappedFile.create(self._directory, start, self._file_size, durable=True))
 
     def _adopt(self, file: MappedFile) -> MappedFile:

@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from cosmodrome import state_file
+from cosmodrome import disk, state_file
 from cosmodrome.errors import ProtocolError, StoreError
 from cosmodrome.store.consume_queue import ENTRY_SIZE, FILLER_SIZE
 from cosmodrome.store.deleted_topics import DELETED_TOPICS, parse_deleted
@@ -88,7 +88,7 @@ def quiet(root: Path, paths: StorePaths | None = None) -> Iterator[None]:
     """
     with ExitStack() as held:
         if (root / "lock").is_file():
-            lock = held.enter_context((root / "lock").open("rb"))
+            lock = held.enter_context(os.fdopen(disk.open_file(root / "lock", os.O_RDONLY), "rb"))
             try:
                 fcntl.lockf(lock, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, 0)
             except (BlockingIOError, PermissionError) as error:
