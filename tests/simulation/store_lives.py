@@ -123,9 +123,18 @@ class Life:
                 loop.run_until_complete(asyncio.gather(task, return_exceptions=True))
             loop.close()
 
+    def _make_room(self, store: MessageStore) -> None:
+        """On a full disk, what a start could not enter into queues and index waits for room; here it comes at once."""
+        if store.refusal is not None:
+            fault, self._disk.fault = self._disk.fault, None
+            store._catch_up()
+            self._disk.fault = fault
+            assert store.refusal is None, "there is room again"
+
     async def _live(self, random: Random, steps: int, *, killed: bool) -> None:
         try:
             store = MessageStore.open(self._root, self._config, self._clock)
+            self._make_room(store)
             self._adopt(store, store.max_physical_offset)
             check_served(store, self._history.queues, random)
             self._note(store)
