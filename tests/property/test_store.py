@@ -130,7 +130,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(ms=st.integers(0, 100_000))
     def wait(self, ms: int) -> None:
-        self.clock._now_ms += ms
+        self.clock._steady_ms += ms
 
     @rule()
     def checkpoint(self) -> None:

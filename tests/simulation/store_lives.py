@@ -253,7 +253,7 @@ class Life:
         """Long enough for a flush, sometimes for a checkpoint; rarely the clock is set back."""
         ms = random.choice((1, 300, 600, 3_000, 61_000, 61_000))
         if random.random() < SET_BACK_SHARE:
-            self._clock._now_ms -= ms
+            self._clock.step(-ms)
         else:
             await self._clock.advance(ms)
 

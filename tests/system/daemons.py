@@ -45,7 +45,14 @@ class Daemon:
     """A serving command: started in the block, stopped at its end. It begins with `open_files` as its soft limit, and
     behind the words `within`, which start what comes after them, as `env` does."""
 
-    def __init__(self, *arguments: str, open_files: int | None = None, within: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        *arguments: str,
+        open_files: int | None = None,
+        within: Sequence[str] = (),
+        program: Sequence[str] = ("-m", "cosmodrome"),
+    ) -> None:
+        self._program = program
         self._limit = (*within, *(() if open_files is None else ("prlimit", f"--nofile={open_files}:")))
         self._arguments = arguments
         self._lines: queue.Queue[str | None] = queue.Queue()
@@ -53,7 +60,7 @@ class Daemon:
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
-            [*self._limit, sys.executable, "-m", "cosmodrome", *self._arguments],
+            [*self._limit, sys.executable, *self._program, *self._arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -130,10 +137,14 @@ class Daemon:
         self._process.stdout.close()
 
 
-def up(data: Path, *arguments: str, open_files: int | None = None) -> Daemon:
+def up(
+    data: Path, *arguments: str, open_files: int | None = None, program: Sequence[str] = ("-m", "cosmodrome")
+) -> Daemon:
     """`cosmodrome up` on free ports with small files."""
     data.mkdir(parents=True, exist_ok=True)
     conf = data / "broker.conf"
     conf.write_text(BROKER_CONF)
     ports = ("--namesrv-port", "0", "--broker-port", "0", "--console-port", "0")
-    return Daemon("up", "--data", str(data), "-c", str(conf), *ports, *arguments, open_files=open_files)
+    return Daemon(
+        "up", "--data", str(data), "-c", str(conf), *ports, *arguments, open_files=open_files, program=program
+    )

@@ -661,3 +661,61 @@ async def test_a_group_that_pops_goes_on_where_it_was_reset_to(tmp_path: Path, o
             await post.ack(handle)
         assert (before.bodies, again.bodies) == ([b"a", b"b", b"c"], [b"b", b"c"])
         assert post.broker.offsets.find_offset(GROUP, TOPIC, 0) == (1 if order else 3)
+
+
+# --- a clock that is set
+
+
+@pytest.mark.parametrize("hours", [3, -3, 100, -100])
+async def test_what_was_popped_comes_again_in_true_time_and_what_was_acked_does_not(tmp_path: Path, hours: int) -> None:
+    async with post_office(tmp_path) as post:
+        await post.send(b"a", b"b", b"c", b"d")
+        taken = await post.pop()
+        await post.ack(taken.handles[0])
+        await post.pass_time(10_000)
+        post.clock.step(hours * 3_600_000)
+        await post.pass_time(1_000)
+        await post.ack(taken.handles[1])
+        await post.change(taken.handles[2], 60_000)
+        await post.pass_time(INVISIBLE_MS - 11_000)
+        assert (await post.pop_reply()).code == ResponseCode.POLLING_TIMEOUT
+        await post.pass_time(REVIVED_MS)
+        assert (await post.pop(invisible_ms=200_000)).bodies == [b"d"]
+        await post.pass_time(60_000)
+        assert (await post.pop(invisible_ms=200_000)).bodies == [b"c"]
+        await post.pass_time(60_000)
+        assert (await post.pop_reply()).code == ResponseCode.POLLING_TIMEOUT
+
+
+@pytest.mark.parametrize("hours", [3, -3, 100, -100])
+async def test_in_order_what_is_out_stays_out_for_as_long_as_before(tmp_path: Path, hours: int) -> None:
+    async with post_office(tmp_path) as post:
+        await post.send(b"a", b"b")
+        taken = await post.pop(count=1, order=True)
+        post.clock.step(hours * 3_600_000)
+        await post.pass_time(1_000)
+        assert (await post.pop_reply(order=True)).code == ResponseCode.POLLING_TIMEOUT
+        await post.pass_time(INVISIBLE_MS - 2_000)
+        assert (await post.pop_reply(order=True)).code == ResponseCode.POLLING_TIMEOUT
+        await post.pass_time(2_000)
+        assert (await post.pop(count=1, order=True)).bodies == [b"a"]
+        post.clock.step(-hours * 3_600_000)
+        await post.pass_time(1_000)
+        assert taken.bodies == [b"a"]
+        again = await post.pop_reply(order=True)
+        assert again.code == ResponseCode.POLLING_TIMEOUT
+
+
+@pytest.mark.parametrize("hours", [3, -3])
+async def test_a_client_with_another_clock_may_wait_as_long_as_any(tmp_path: Path, hours: int) -> None:
+    async with post_office(tmp_path) as post:
+        await post.send(b"before")
+        await post.pop()
+        born_ms = post.clock.now_ms() + hours * 3_600_000
+        wait = asyncio.ensure_future(post.pop(poll_ms=10_000, born_time=born_ms))
+        await post.until_waiting()
+        post.clock.step(-hours * 3_600_000)
+        await post.pass_time(5_000)
+        assert not wait.done()
+        await post.send(b"a")
+        assert (await asyncio.wait_for(wait, PATIENCE_SECONDS)).bodies == [b"a"]

@@ -59,7 +59,7 @@ class TopicQueues:
     async def find(self, topic: str) -> tuple[MessageQueue, ...] | None:
         """None when nobody knows the topic."""
         asked_ms, queues = self._known.get(topic, (0, ()))
-        if self._clock.now_ms() - asked_ms < FRESH_MS:
+        if self._clock.steady_ms() - asked_ms < FRESH_MS:
             return queues
         try:
             queues = await self._ask(topic)
@@ -70,7 +70,7 @@ class TopicQueues:
             return None
         if len(self._known) >= MAX_KNOWN_TOPICS:
             self._known.clear()
-        self._known[topic] = (self._clock.now_ms(), queues)
+        self._known[topic] = (self._clock.steady_ms(), queues)
         return queues
 
     async def _ask(self, topic: str) -> tuple[MessageQueue, ...]:

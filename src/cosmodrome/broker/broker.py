@@ -70,6 +70,7 @@ CALM_TURNS = 3
 MEMBERS_TOLD = 20  # of a group that disagrees, in its line of the log
 NOTICES_STEP = 200  # sent in one step
 LEAVING_STEP = 50  # groups that are told of a member's leave in one step
+CLOCK_LOOK_MS = 1_000
 # The second listener is so far below the first. Java's clients up to 4.4 send there unless told otherwise.
 VIP_DISTANCE = 2
 NOT_FOR_VIP = frozenset(
@@ -129,7 +130,7 @@ class Broker:
         )
         self._load_tables(self._root / "config")
         self._make_services(self._root / "config")
-        self.statistics = Statistics(config.broker_cluster_name, self.clock.now_ms(), self.topics.is_system)
+        self.statistics = Statistics(config.broker_cluster_name, self.clock.steady_ms(), self.topics.is_system)
         self.overload = Overload(config, store_config.os_page_cache_busy_time_out_mills)
         self._books = Books(self._net_config)
         self._servers = [self._new_server(self._served, config.listen_port)]
@@ -188,6 +189,10 @@ class Broker:
             redirect=lambda message: redirect(self, message),
         )
         self.pops = Pops(config, folder, self.clock, self._wake, self._wake_in_steps)
+        timeline = self.store.timeline
+        timeline.on_step.append(self.pops.orders.clock_was_set)
+        if timeline.stepped_at_start_ms:
+            self.pops.orders.clock_was_set(timeline.stepped_at_start_ms)
         self.revives = Revives(
             self.store,
             self.offsets,
@@ -258,6 +263,7 @@ class Broker:
                 tasks.create_task(self._turns("waking held requests", POLL_SWEEP_MS, self._wake_expired)),
                 tasks.create_task(self._turns("looking for silent clients", CLIENT_SCAN_MS, self._watch_clients)),
                 tasks.create_task(self._turns("taking figures", SAMPLE_MS, self._sample)),
+                tasks.create_task(self._turns("looking at the clock", CLOCK_LOOK_MS, self._watch_clock)),
                 tasks.create_task(self._turns("saving tables", save_every_ms, self._save_all)),
             )
             try:
@@ -354,7 +360,7 @@ class Broker:
         again at once.
         """
         waiter: Waiter = asyncio.get_running_loop().create_future()
-        deadline_ms = self.clock.now_ms() + hold_ms
+        deadline_ms = self.clock.steady_ms() + hold_ms
         if self.long_polls.hold(HeldPull(topic, queue_id, offset, codes, deadline_ms, waiter, owner)):
             await waiter
         elif self._short_polls < self.config.max_pull_hold:
@@ -380,7 +386,7 @@ class Broker:
         if self.clients.find_consumers(group) is None:
             self.offsets.drop_resets(group)
             if self.filters is not None:
-                self.filters.unregister(group, self.clock.now_ms())
+                self.filters.unregister(group, self.clock.steady_ms())
         self.watch_agreement(group)
         self.notify_members(group)
 
@@ -444,7 +450,7 @@ class Broker:
                 sends_waiting=store.flusher.waiters,
             )
             if refusal is not None:
-                overload.note(refusal, self.clock.now_ms())
+                overload.note(refusal, self.clock.steady_ms())
                 return refuse(command, refusal)
         return answer(self, connection, command)
 
@@ -523,14 +529,14 @@ class Broker:
                 log.exception("%s failed; trying again", what)
 
     async def _wake_expired(self) -> None:
-        await self.lane.run(map(_wake, self.long_polls.expiring(self.clock.now_ms())))
+        await self.lane.run(map(_wake, self.long_polls.expiring(self.clock.steady_ms())))
         await self.lane.run(map(_wake, self.pops.expiring()))
 
     async def _watch_clients(self) -> None:
         await self.lane.run(self._drop_silent())
 
     def _drop_silent(self) -> Iterator[None]:
-        now_ms = self.clock.now_ms()
+        now_ms = self.clock.steady_ms()
         yield from self.locks.expiring(now_ms)
         if self.filters is not None:
             self.filters.clean(now_ms)
@@ -555,8 +561,18 @@ class Broker:
     def _registration_body(self) -> RegisterBrokerBody:
         return RegisterBrokerBody(self.topics.data_version, {config.name: config for config in self.topics})
 
+    async def _watch_clock(self) -> None:
+        """Notice soon that the machine's clock was set, and remember it."""
+        timeline = self.store.timeline
+        timeline.look()
+        if timeline.unsaved:
+            try:
+                await asyncio.to_thread(timeline.save)
+            except OSError as error:
+                log.error("cannot save how the machine's clock was set: %s; trying again", error)
+
     async def _sample(self) -> None:
-        for _ in self.statistics.sampling(self.clock.now_ms()):
+        for _ in self.statistics.sampling(self.clock.steady_ms(), self.clock.now_ms()):
             await asyncio.sleep(0)
 
     async def _save_all(self) -> None:

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 # Others have their turn after so many deliveries of one level.
 MAX_IN_A_ROW = 64
-# The longest sleep: if the machine's clock is set meanwhile, what is due then waits no longer than this.
+# The longest sleep: whatever the timers of this process miss, as those of a suspended machine do, waits no longer.
 LONGEST_SLEEP_MS = 10_000
 FIRST_RETRY_MS = 100
 LONGEST_RETRY_MS = 10_000
@@ -74,7 +74,8 @@ def delivered(record: Record) -> StoreMessage:
 class Delays:
     """Delivers what waits in SCHEDULE_TOPIC_XXXX, the queue of each level in its order.
 
-    The messages of a level wait equally long, so its first one is the first due. A level is looked at when that one is
+    The messages of a level wait equally long, so its first one is the first due; how long is measured on the store's
+    `Timeline`, so that a clock that is set makes nothing come earlier or later. A level is looked at when that one is
     due, or when a message comes while it is empty. `put` does not wait, so that a delivery and its new offset are one
     step: a clean stop neither loses nor repeats a message. After kill -9 the last ones may come again.
     """
@@ -151,17 +152,17 @@ class Delays:
 
     async def _round(self) -> int:
         """Deliver what is due; for how long nothing more will be."""
-        now_ms = self._clock.now_ms()
+        now_ms = self._store.timeline.now_ms()
         for level in sorted(level for level, at_ms in self._look_at.items() if at_ms <= now_ms):
             self._look(level)
             await asyncio.sleep(0)
         self._offsets.settle(self._store.flusher.flushed, self._store.max_physical_offset)
-        pause_ms = min(self._look_at.values(), default=now_ms + LONGEST_SLEEP_MS) - self._clock.now_ms()
+        pause_ms = min(self._look_at.values(), default=now_ms + LONGEST_SLEEP_MS) - self._store.timeline.now_ms()
         return min(max(pause_ms, 0), LONGEST_SLEEP_MS)
 
     def _look(self, level: int) -> None:
         """Deliver the first messages of a level that are due, and note when to look again."""
-        now_ms = self._clock.now_ms()
+        now_ms = self._store.timeline.now_ms()
         try:
             for _ in range(MAX_IN_A_ROW):
                 due_ms = self._due_ms(level, now_ms)
@@ -188,8 +189,8 @@ class Delays:
         entry = self._store.entry(SCHEDULE_TOPIC, level - 1, self._offsets.next(level))
         if entry is None:
             return None
-        due_ms = entry[2]
-        # Later than possible: the clock was set back, or the levels are others than when it was stored.
+        due_ms = self._store.timeline.of_record(entry[2], entry[0])  # however the clock was set since
+        # Later than possible: the levels are others than when it was stored, or a clock was set that nobody watched.
         return now_ms if level <= self.levels and due_ms > now_ms + self._delays_ms[level - 1] else due_ms
 
     def _deliver(self, level: int) -> None:

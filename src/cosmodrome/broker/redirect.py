@@ -26,6 +26,7 @@ def redirect(broker: Broker, message: StoreMessage) -> None:
         return
     level = delay_level(message.properties)
     if level > 0:
+        broker.store.timeline.look()  # its time counts from the date it is stored with
         to_schedule(message, level, broker.delays.levels)
     elif is_timed(message.properties):
         broker.timers.to_wheel(message)

@@ -100,13 +100,13 @@ class Registration:
             await sleep_unless(changed, self._clock, wait_ms)
             is_sign_of_life = not changed.is_set()
             if changed.is_set():
-                await self._clock.sleep(quiet_until_ms - self._clock.now_ms())
-                quiet_until_ms = self._clock.now_ms() + COALESCE_MS
+                await self._clock.sleep(quiet_until_ms - self._clock.steady_ms())
+                quiet_until_ms = self._clock.steady_ms() + COALESCE_MS
                 changed.clear()
-            began_ms = self._clock.now_ms()
+            began_ms = self._clock.steady_ms()
             await self._tell(name_server, self._config.register_broker_timeout_mills, again=is_sign_of_life)
             # What takes long, since there are so many topics, is done a quarter of the time only.
-            now_ms = self._clock.now_ms()
+            now_ms = self._clock.steady_ms()
             quiet_until_ms = max(quiet_until_ms, now_ms + min(3 * (now_ms - began_ms), MAX_QUIET_MS))
 
     async def _tell(self, name_server: str, timeout_ms: int, *, again: bool = False) -> None:

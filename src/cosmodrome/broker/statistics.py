@@ -219,8 +219,9 @@ class Statistics:
         for _ in self.sampling(now_ms):
             pass
 
-    def sampling(self, now_ms: int) -> Iterator[None]:
-        """The same in small steps: with many queues the whole of it takes longer than a sender may wait."""
+    def sampling(self, now_ms: int, date_ms: int | None = None) -> Iterator[None]:
+        """The same in small steps: with many queues the whole of it takes longer than a sender may wait. `date_ms`, if
+        that is not the time all else is counted in, says which day it is."""
         for number, ((topic, queue_id), counter) in enumerate(list(self._puts.items()), 1):
             if (amount := counter.take()) is not None:
                 self._add_put(topic, queue_id, amount, now_ms)
@@ -247,7 +248,9 @@ class Statistics:
             if now_ms >= self._due[window]:
                 self._due[window] = now_ms + window.every_ms
                 yield from self._sample(window, now_ms)
-        self._mornings.pass_by(now_ms, self.put_all.total.messages, self.got_all.total.messages)
+        self._mornings.pass_by(
+            now_ms if date_ms is None else date_ms, self.put_all.total.messages, self.got_all.total.messages
+        )
 
     def _add_put(self, topic: str, queue_id: int, amount: Amount, now_ms: int) -> None:
         self._figure("QUEUE_PUT", f"{topic}@{queue_id}").add(amount, now_ms)

@@ -100,8 +100,10 @@ class Timers:
 
     At every full second new messages are entered into the wheel, in the order of their queue, and then the slots of the
     seconds that are over are emptied. A message further ahead than the window is put behind the others again in
-    between, so that its record never grows older than the store keeps records. A delivery and the note of it are one
-    step: a clean stop neither loses nor repeats a message. After kill -9 the last ones may come again.
+    between, so that its record never grows older than the store keeps records. Seconds are those of the store's
+    `Timeline`: a date is turned into a wait when the message comes, and setting the clock later changes nothing. A
+    delivery and the note of it are one step: a clean stop neither loses nor repeats a message. After kill -9 the last
+    ones may come again.
     """
 
     def __init__(
@@ -118,7 +120,7 @@ class Timers:
         self.pending = TimerStore.open(
             root,
             config.mapped_file_size_timer_log,
-            clock.now_ms(),
+            store.timeline.now_ms(),
             store.max_physical_offset,
             range(store.min_offset(TIMER_TOPIC, _QUEUE), store.max_offset(TIMER_TOPIC, _QUEUE)),
             self._is_true,
@@ -158,7 +160,8 @@ class Timers:
 
     def to_wheel(self, message: StoreMessage) -> None:
         """Let a timed message wait in the timer topic, unless its time has already come."""
-        now_ms = self._clock.now_ms()
+        timeline = self._store.timeline
+        now_ms = timeline.date(timeline.now_ms())
         if not self._config.timer_wheel_enable:
             raise RequestError("accurate timer message is not enabled, timerWheelEnable is false")
         deliver_ms = deliver_at(message.properties, now_ms)
@@ -170,7 +173,7 @@ class Timers:
         _check_deletion(message)
         if len(message.properties.encode()) + len(message.topic) + _NOTES_BYTES > props.MAX_SIZE_BYTES:
             raise MessageIllegal("the properties leave no room for those of a timed message; make them shorter")
-        slot_ms = slot_of(deliver_ms)
+        slot_ms = slot_of(timeline.ahead(deliver_ms))
         if self.pending.count(slot_ms) >= self._config.timer_congest_num_each_slot:
             raise RequestError("timer message is under flow control, too many are due in the same second")
         notes = {
@@ -208,10 +211,10 @@ class Timers:
                 log.error("timed messages cannot be delivered now: %s; trying again", error)
             except Exception:  # ours; it must not end the broker
                 log.exception("timed messages cannot be delivered now; trying again")
-            await self._clock.sleep(SECOND_MS - self._clock.now_ms() % SECOND_MS)
+            await self._clock.sleep(SECOND_MS - self._store.timeline.now_ms() % SECOND_MS)
 
     async def _round(self) -> None:
-        now_ms = self._clock.now_ms()
+        now_ms = self._store.timeline.now_ms()
         self._now_ms = max(self._now_ms, now_ms - now_ms % SECOND_MS)
         try:
             await self._set_new()

@@ -8,7 +8,6 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from enum import Enum
-from functools import partial
 from itertools import count
 from typing import NamedTuple, TypeVar, cast
 
@@ -79,6 +78,7 @@ _READ_AT_ONCE = 32
 _MATCHES_LOOKED_AT = 32
 _HOUR_MS = 3_600_000
 _BEFORE_ALL = -1
+_END_OF_TIME_MS = 2**63 - 1
 
 T = TypeVar("T")
 
@@ -182,7 +182,7 @@ class Transactions:
         """Every copy of a half. One that names a transaction of another message is a transaction of its own."""
         keys: dict[int, str | None] = {}
         for record in self._records(HALF_TOPIC, start):
-            half = self._looked_at(record, partial(half_of, rules=self._rules))
+            half = self._looked_at(record, self._half_of)
             if half is None:
                 continue
             key = props.find(record.properties, Property.UNIQ_KEY)
@@ -247,7 +247,7 @@ class Transactions:
         record = self._record(physical_offset)
         if record.topic not in (HALF_TOPIC, CHECK_MAX_TIME_TOPIC):
             raise RequestError(f"the message at {physical_offset} is of topic {record.topic}, not a half message")
-        half = half_of(record, self._rules)
+        half = self._half_of(record)
         if record.topic == HALF_TOPIC and self._open.find(half.first) is not None:
             raise IllegalOperation("the transaction is open: its producers are asked about it anyway")
         if self._final(record, half) is not None:
@@ -257,7 +257,8 @@ class Transactions:
     def _put_half(self, message: StoreMessage) -> Appended:
         appended = self._put(message)
         offset, physical_offset = appended.queue_offset, appended.physical_offset
-        self._open.put(half_at(offset, physical_offset, message.born_timestamp, message.properties, self._rules))
+        born_ms = self._store.timeline.of(message.born_timestamp)
+        self._open.put(half_at(offset, physical_offset, born_ms, message.properties, self._rules))
         return appended
 
     # --- ending
@@ -267,7 +268,7 @@ class Transactions:
         how = End(request.commit_or_rollback)
         record = self._record(request.commit_log_offset)
         _check_named(record, request)
-        half = half_of(record, self._rules)
+        half = self._half_of(record)
         last = self._open.find(half.first)
         log_end = self._end(last, record, how) if last is not None else self._end_again(half, record, how)
         wait = props.find(record.properties, Property.WAIT) != "false"
@@ -317,7 +318,7 @@ class Transactions:
         if final is not None:
             return _Ended(End.COMMIT, final.physical_offset + final.total_size)
         found = self._find(CHECK_MAX_TIME_TOPIC, record)
-        if any(half_of(copy, self._rules).first == half.first for copy in found):
+        if any(self._half_of(copy).first == half.first for copy in found):
             return _Ended(End.GIVEN_UP, 0)
         return _Ended(End.ROLLBACK, 0)
 
@@ -340,7 +341,7 @@ class Transactions:
             prepared = self._record(final.prepared_transaction_offset)
         except (RequestError, ProtocolError):
             return False
-        return prepared.topic == HALF_TOPIC and half_of(prepared, self._rules).first == half.first
+        return prepared.topic == HALF_TOPIC and self._half_of(prepared).first == half.first
 
     def _find(self, topic: str, record: Record) -> list[Record]:
         """Messages of a topic with the unique key of this one, and not older."""
@@ -348,15 +349,21 @@ class Transactions:
         if key is None:
             return []
         since_ms, until_ms = record.store_timestamp, max(self._clock.now_ms(), record.store_timestamp)
+        if self._store.timeline.was_set_since(record.physical_offset):
+            since_ms, until_ms = 0, _END_OF_TIME_MS
         views = self._store.find_by_key(topic, key, _MATCHES_LOOKED_AT, since_ms, until_ms)
         return [record for view in views for record in self._sound(view)]
 
     def _sound(self, view: memoryview) -> list[Record]:
-        """What has the same key may be damaged, and is then not what is looked for."""
+        """Return what a view holds; what has the same key may be damaged, and is then not what is looked for."""
         try:
             return decode_records(view)
         except ProtocolError:
             return []
+
+    def _half_of(self, record: Record) -> Half:
+        """Its age counts on the store's timeline, however the clock was set since."""
+        return half_of(record, self._rules)._replace(born_ms=self._store.timeline.of(record.born_timestamp))
 
     def _record(self, physical_offset: int) -> Record:
         view = self._store.record_at(physical_offset)
@@ -384,7 +391,7 @@ class Transactions:
 
     async def check(self) -> None:
         """Ask about every transaction that has been open for too long; give up those asked about too often."""
-        now_ms, end = self._clock.now_ms(), self._open.next_offset
+        now_ms, end = self._store.timeline.now_ms(), self._open.next_offset
         verdicts = ((half, judge(half, now_ms, self._rules, end)) for half in self._open.all())
         due = [(half, verdict) for half, verdict in verdicts if verdict is not Verdict.WAIT]
         for begin in range(0, len(due), MAX_IN_A_ROW):

@@ -111,7 +111,7 @@ class AssignedQueue(Puller):
         if hold is None:
             process.held_since_ms = None
             return False
-        now_ms = self._clock.now_ms()
+        now_ms = self._clock.steady_ms()
         if process.held_since_ms is None:
             process.held_since_ms = self._told_ms = now_ms
         if now_ms - self._told_ms >= HOLD_LOG_INTERVAL_MS:
@@ -135,7 +135,7 @@ class AssignedQueue(Puller):
 
     def _request(self, broker_id: int) -> PullMessage:
         """Commits on the way; slaves take none from pulls, and 0 is where a group without an offset begins anyway."""
-        self._asked_ms = self._clock.now_ms()
+        self._asked_ms = self._clock.steady_ms()
         commit_offset = self.process.commit_offset if self.commits_on_the_way and broker_id == MASTER_ID else 0
         carries = commit_offset > 0 and self._offsets.carry(self.queue, commit_offset)
         self._carried_at = asyncio.get_running_loop().time() if carries else NEVER
@@ -184,11 +184,11 @@ class AssignedQueue(Puller):
             quoted(damaged.reason),
         )
         if self._statistics is not None:
-            self._statistics.damaged_message(self.queue, self._clock.now_ms())
+            self._statistics.damaged_message(self.queue, self._clock.steady_ms())
 
     def _note_pull(self, messages: int) -> None:
         if self._statistics is not None:
-            now_ms = self._clock.now_ms()
+            now_ms = self._clock.steady_ms()
             self._statistics.pulled(self.queue, messages, now_ms - self._asked_ms, now_ms)
 
     async def _move(self, offset: int, reason: str | None) -> None:

@@ -103,7 +103,7 @@ class ConcurrentHandlers:
         async with self._calls.room(delivery.consume):
             if self._stopped or delivery.process.released:
                 return
-            self._began_ms[delivery] = self._clock.now_ms()
+            self._began_ms[delivery] = self._clock.steady_ms()
             try:
                 ended = await self._calls.call(delivery.consume, delivery.messages, lambda: delivery.given_back)
             finally:
@@ -153,7 +153,7 @@ class ConcurrentHandlers:
         """Give up handlers that take longer than the consume timeout: their messages go back to the broker."""
         while True:
             await self._clock.sleep(max(self._consume_timeout_ms // _EXPIRY_ROUNDS, 1))
-            limit_ms = self._clock.now_ms() - self._consume_timeout_ms
+            limit_ms = self._clock.steady_ms() - self._consume_timeout_ms
             late = [delivery for delivery, began_ms in self._began_ms.items() if began_ms <= limit_ms]
             for delivery in late:
                 if delivery.open:

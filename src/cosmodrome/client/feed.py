@@ -176,9 +176,9 @@ class Feed:
     async def drained(self, timeout_ms: int, *, but_for: object | None) -> None:
         """Return when everyone is done with what he took, or after `timeout_ms`; whoever waits for this is not
         waited for."""
-        deadline_ms = self._clock.now_ms() + timeout_ms
+        deadline_ms = self._clock.steady_ms() + timeout_ms
         while busy := self._busy(but_for):
-            left_ms = deadline_ms - self._clock.now_ms()
+            left_ms = deadline_ms - self._clock.steady_ms()
             if left_ms <= 0:
                 log.warning("%d messages were not done in %d ms; they will come again", busy, timeout_ms)
                 break

@@ -171,9 +171,9 @@ class Calls:
     ) -> Ended:
         """Only a cancellation of ours is raised, and what ends the program; whatever else a handler raises, as a
         CancelledError of its own, it has failed. `given_back` counts those that the broker has taken back meanwhile."""
-        began_ms = self._clock.now_ms()
+        began_ms, date_ms = self._clock.steady_ms(), self._clock.now_ms()
         for message in messages:
-            message.properties[Property.CONSUME_START_TIME] = str(began_ms)
+            message.properties[Property.CONSUME_START_TIME] = str(date_ms)
         running = _Running(messages, began_ms, self._stuck_ms)
         self._running.add(running)
         try:
@@ -209,7 +209,7 @@ class Calls:
         return ended
 
     def _ended(self, result: Any, error: BaseException | None, began_ms: int, given_back: int) -> Ended:
-        spent_ms, limit_ms = self._clock.now_ms() - began_ms, self._consume_timeout_ms
+        spent_ms, limit_ms = self._clock.steady_ms() - began_ms, self._consume_timeout_ms
         is_late = given_back > 0 or (limit_ms is not None and spent_ms >= limit_ms)
         return Ended(result, error, spent_ms, is_late, given_back)
 
@@ -217,7 +217,7 @@ class Calls:
         """Name handlers in the log that run for long: after a minute, or the consume timeout, then at each doubling."""
         while True:
             await self._clock.sleep(max(self._stuck_ms // _STUCK_ROUNDS, 1))
-            now_ms = self._clock.now_ms()
+            now_ms = self._clock.steady_ms()
             for running in self._running:
                 if (ran_ms := now_ms - running.began_ms) >= running.due_ms:
                     running.due_ms = 2 * ran_ms
@@ -249,7 +249,7 @@ class Calls:
             if self._orderly and not verdict.success and error is None:
                 done = 0
             ok = max(done - ended.given_back, 0)
-            now_ms = self._clock.now_ms()
+            now_ms = self._clock.steady_ms()
             self._statistics.consumed(messages[0].queue, ok, len(messages) - ok, ended.spent_ms, now_ms)
 
     async def _call(self, consume: Consume, argument: ReceivedMessage | list[ReceivedMessage]) -> Any:

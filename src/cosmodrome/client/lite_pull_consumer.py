@@ -150,7 +150,7 @@ class LitePullConsumer(Administration):
         self._filter_hooks = filter_hooks
         self._start_rule = StartRule(consume_from, consume_timestamp_ms)
         self._started_ms = self._clock.now_ms()
-        self._statistics = ConsumeStatistics(self._started_ms)
+        self._statistics = ConsumeStatistics(self._clock.steady_ms())
         self._tasks: set[asyncio.Task[None]] = set()
         self._polled = _Polled([])  # by the last poll
         self._polling = False
@@ -370,14 +370,14 @@ class LitePullConsumer(Administration):
         self._polling = True
         try:
             self._acknowledge_polled()
-            self._polled = _Polled(await self._poll(self._clock.now_ms() + timeout_ms))
+            self._polled = _Polled(await self._poll(self._clock.steady_ms() + timeout_ms))
         finally:
             self._polling = False
         return self._polled
 
     async def _poll(self, deadline_ms: int) -> list[PulledMessage]:
         while not (messages := self._feed.take_some(self._pull_batch, self)):
-            now_ms = self._clock.now_ms()
+            now_ms = self._clock.steady_ms()
             if now_ms >= deadline_ms or self._feed.stopped:
                 break
             self._check_connection(now_ms)
@@ -447,9 +447,9 @@ class LitePullConsumer(Administration):
         """As brokers know it. A queue that was assigned just now is waited for."""
         self._require_running()
         own, pinned = wrap_queue(self._namespace, check_queue(queue)), self._membership.pinned
-        deadline_ms = self._clock.now_ms() + ASSIGN_TIMEOUT_MS
+        deadline_ms = self._clock.steady_ms() + ASSIGN_TIMEOUT_MS
         while pinned is not None and own in pinned and own not in self._queues.held:
-            if (left_ms := deadline_ms - self._clock.now_ms()) <= 0:
+            if (left_ms := deadline_ms - self._clock.steady_ms()) <= 0:
                 raise ClientError(f"{queue} was assigned, but is not there, or its broker does not answer")
             self._queues.acquired.clear()
             await sleep_unless(self._queues.acquired, self._clock, left_ms)
@@ -548,7 +548,7 @@ class LitePullConsumer(Administration):
             [subscribed.subscription for subscribed in self._membership.subscribed.values()],
             self._queues.processes,
             self._statistics,
-            self._clock.now_ms(),
+            self._clock,
             with_stacks=stacks,
         )
 

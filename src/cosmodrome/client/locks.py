@@ -89,7 +89,7 @@ class BrokerLocks:
         self._asked: set[MessageQueue] = set()  # perhaps granted: the answer is not known
 
     def holds(self, queue: MessageQueue) -> bool:
-        return self._table.holds(queue, self._clock.now_ms())
+        return self._table.holds(queue, self._clock.steady_ms())
 
     def renewed_ms(self, queue: MessageQueue) -> int | None:
         """When the lock was granted last; None if we do not have it."""
@@ -101,7 +101,7 @@ class BrokerLocks:
         return set().union(*taken)
 
     async def _lock(self, broker_name: str, queues: set[MessageQueue]) -> set[MessageQueue]:
-        asked_ms = self._clock.now_ms()
+        asked_ms = self._clock.steady_ms()
         self._asked |= queues
         try:
             granted = await self._ask(broker_name, queues) & queues
@@ -142,11 +142,11 @@ class BrokerLocks:
 
     async def renew(self) -> bool:
         """Whether all brokers have answered."""
-        lost = self._table.take_lapsed(self._clock.now_ms())
+        lost = self._table.take_lapsed(self._clock.steady_ms())
         answers = await asyncio.gather(
             *(self._renew(name, part) for name, part in _by_broker(self._table.queues).items())
         )
-        lost.update(*filter(None, answers), self._table.take_lapsed(self._clock.now_ms()))
+        lost.update(*filter(None, answers), self._table.take_lapsed(self._clock.steady_ms()))
         if lost:
             log.warning("locks lost: group=%s queues=%s", self._group, ", ".join(map(queue_ids, sorted(lost))))
             self.on_lost(lost)
@@ -154,7 +154,7 @@ class BrokerLocks:
 
     async def _renew(self, broker_name: str, queues: set[MessageQueue]) -> set[MessageQueue] | None:
         """What is lost; None if the broker did not answer."""
-        asked_ms = self._clock.now_ms()
+        asked_ms = self._clock.steady_ms()
         try:
             granted = await self._ask(broker_name, queues)
         except CosmodromeError as error:
@@ -163,7 +163,7 @@ class BrokerLocks:
         except Exception:  # a hook may raise anything, and what has lapsed is to be told of all the same
             log.exception("locks of %s are not renewed", broker_name)
             return None
-        return self._table.renew(queues, granted, asked_ms, self._clock.now_ms())
+        return self._table.renew(queues, granted, asked_ms, self._clock.steady_ms())
 
     async def _ask(self, broker_name: str, queues: set[MessageQueue]) -> set[MessageQueue]:
         reply = await self._call(RequestCode.LOCK_BATCH_MQ, broker_name, queues)

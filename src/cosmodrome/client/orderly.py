@@ -170,14 +170,14 @@ class OrderlyHandlers:
 
     async def _consume(self, lane: _Lane) -> None:
         """Go through the lane until it is empty, has to rest, or has had its turn."""
-        began_ms = self._clock.now_ms()
+        began_ms = self._clock.steady_ms()
         lane.is_running = True
         lane.rested.clear()
         pause_ms = 0
         try:
             while not pause_ms and self._may_call(lane, lane.process):
                 pause_ms = await self._call(lane)
-                if self._ready and self._clock.now_ms() - began_ms >= TURN_MS:
+                if self._ready and self._clock.steady_ms() - began_ms >= TURN_MS:
                     break
         finally:
             lane.is_running = False

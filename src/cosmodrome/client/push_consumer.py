@@ -163,7 +163,7 @@ class PushConsumer(Administration):
         self._tracer = tracer_of(group, "CONSUME", namesrv, config, self._clock, rpc_hooks) if trace else None
         self._max_in_flight = max_in_flight
         self._started_ms = self._clock.now_ms()
-        self._statistics = ConsumeStatistics(self._started_ms, config.namespace)
+        self._statistics = ConsumeStatistics(self._clock.steady_ms(), config.namespace)
         self._calls = self._new_calls(min_threads, max_threads, consume_hooks, consume_timeout_ms)
         role = Role(self._group, ConsumeType.PASSIVELY, model, consume_from, check_strategy(strategy))
         self._membership = Membership(role, self._config, self._clock, rpc_hooks=rpc_hooks)
@@ -420,7 +420,7 @@ class PushConsumer(Administration):
 
     def statistics(self, topic: str) -> ConsumeStatus:
         """How fast messages of the topic are pulled and handled here: rates of the last minute."""
-        return self._statistics.status(wrap_topic(self._config.namespace, check_topic(topic)), self._clock.now_ms())
+        return self._statistics.status(wrap_topic(self._config.namespace, check_topic(topic)), self._clock.steady_ms())
 
     def running_info(self, *, stacks: bool = False) -> ConsumerRunningInfo:
         """What this member does, as `mqadmin consumerStatus` shows it; with `stacks`, where tasks and threads are."""
@@ -444,7 +444,7 @@ class PushConsumer(Administration):
             subscriptions,
             self._queues.processes,
             self._statistics,
-            self._clock.now_ms(),
+            self._clock,
             locked_ms=self._queues.locked_ms,
             with_stacks=stacks,
         )

@@ -51,13 +51,13 @@ class Reach:
 
         ConnectionFailed after `timeout_ms`. A consumer that does not require an answer asks once and goes on.
         """
-        deadline_ms = self._clock.now_ms() + timeout_ms
+        deadline_ms = self._clock.steady_ms() + timeout_ms
         for topic in self._own_topics[:1]:
-            while (failure := await self._ask(topic, deadline_ms - self._clock.now_ms())) is not None:
+            while (failure := await self._ask(topic, deadline_ms - self._clock.steady_ms())) is not None:
                 if not required:
                     log.warning("consumer starts without a connection: group=%s reason=%s", self._group, failure)
                     return
-                if (left_ms := deadline_ms - self._clock.now_ms()) <= 0:
+                if (left_ms := deadline_ms - self._clock.steady_ms()) <= 0:
                     raise ConnectionFailed(self._name_servers, _NO_ANSWER.format(timeout_ms, failure))
                 await self._clock.sleep(min(ASK_AGAIN_MS, left_ms))
 
@@ -109,9 +109,9 @@ class Reach:
 
     async def ready(self, timeout_ms: int) -> None:
         """Return once everything answers, every topic exists and our share is read; ClientError says what lacks."""
-        deadline_ms = self._clock.now_ms() + timeout_ms
+        deadline_ms = self._clock.steady_ms() + timeout_ms
         while lacking := self._lacking():
-            if (left_ms := deadline_ms - self._clock.now_ms()) <= 0:
+            if (left_ms := deadline_ms - self._clock.steady_ms()) <= 0:
                 raise ClientError(f"consumer group {self._group} is not ready after {timeout_ms} ms: {lacking}")
             await self._clock.sleep(min(LOOK_AGAIN_MS, left_ms))
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from cosmodrome.client.consume_stats import ConsumeStatistics
 from cosmodrome.client.process_queue import ProcessQueue
+from cosmodrome.clock import Clock
 from cosmodrome.codes import OUR_VERSION
 from cosmodrome.config import MIB
 from cosmodrome.model import ConsumeType, MessageQueue, Subscription
@@ -37,20 +38,26 @@ def running_info(
     subscriptions: Iterable[Subscription],
     in_process: Mapping[MessageQueue, ProcessQueue],
     statistics: ConsumeStatistics,
-    now_ms: int,
+    clock: Clock,
     *,
     locked_ms: Callable[[MessageQueue], int | None] = lambda _: None,
     with_stacks: bool = False,
 ) -> ConsumerRunningInfo:
-    """`locked_ms` says since when an orderly consumer has the lock of a queue, if it has."""
+    """`locked_ms` says since when an orderly consumer has the lock of a queue, if it has.
+
+    What is noted is steady time; it is told as the dates that the clock shows now.
+    """
+    steady_ms = clock.steady_ms()
+    ahead_ms = clock.now_ms() - steady_ms
     subscribed = tuple(subscriptions)
     return ConsumerRunningInfo(
         properties=_properties(traits),
         subscriptions=subscribed,
         queues={
-            queue: _progress(queue, process, statistics, locked_ms(queue)) for queue, process in in_process.items()
+            queue: _progress(queue, process, statistics, locked_ms(queue), ahead_ms)
+            for queue, process in in_process.items()
         },
-        statuses={one.topic: statistics.status(one.topic, now_ms) for one in subscribed},
+        statuses={one.topic: statistics.status(one.topic, steady_ms) for one in subscribed},
         stacks=stacks() if with_stacks else None,
     )
 
@@ -68,7 +75,7 @@ def _properties(traits: Traits) -> dict[str, str]:
 
 
 def _progress(
-    queue: MessageQueue, process: ProcessQueue, statistics: ConsumeStatistics, locked_ms: int | None
+    queue: MessageQueue, process: ProcessQueue, statistics: ConsumeStatistics, locked_ms: int | None, ahead_ms: int
 ) -> QueueProgress:
     return QueueProgress(
         commit_offset=process.commit_offset,
@@ -77,20 +84,20 @@ def _progress(
         cached_max_offset=process.newest_offset if process else 0,
         cached_mib=process.size_bytes // MIB,
         locked=locked_ms is not None,
-        last_lock_timestamp=locked_ms or 0,
+        last_lock_timestamp=0 if locked_ms is None else locked_ms + ahead_ms,
         dropped=process.released,
-        last_pull_timestamp=statistics.last_pull_ms(queue),
-        last_consume_timestamp=statistics.last_consume_ms(queue),
-        flow_control=_flow_control(process),
+        last_pull_timestamp=statistics.last_pull_ms(queue) + ahead_ms,
+        last_consume_timestamp=statistics.last_consume_ms(queue) + ahead_ms,
+        flow_control=_flow_control(process, ahead_ms),
     )
 
 
-def _flow_control(process: ProcessQueue) -> str:
+def _flow_control(process: ProcessQueue, ahead_ms: int) -> str:
     """Name the limit that holds the queue, and since when; empty if none does."""
     hold = process.hold
     if hold is None:
         return ""
-    since = "" if process.held_since_ms is None else f" since={process.held_since_ms}"
+    since = "" if process.held_since_ms is None else f" since={process.held_since_ms + ahead_ms}"
     return (
         f"limit={hold.limit} cached={hold.cached} allowed={hold.allowed}{since} oldest_offset={process.commit_offset}"
     )

@@ -137,7 +137,7 @@ class Sending:
         return SendFailed(f"topic {topic!r} has no queue: no master of {names} is registered, only slaves")
 
     def next_queue(self, topic: str, queues: Sequence[MessageQueue], failed_broker: str | None = None) -> MessageQueue:
-        return self.turns.next(topic, queues, self._clock.now_ms(), failed_broker)
+        return self.turns.next(topic, queues, self._clock.steady_ms(), failed_broker)
 
     # --- trying
 
@@ -214,7 +214,7 @@ class Sending:
             failed = True
             raise
         finally:
-            faults.note(queue.broker_name, (now() - began) * 1000, self._clock.now_ms(), failed=failed)
+            faults.note(queue.broker_name, (now() - began) * 1000, self._clock.steady_ms(), failed=failed)
 
     def to(
         self, queue: MessageQueue, ready: Outgoing, seconds: float, mode: SendMode
@@ -238,7 +238,7 @@ class Sending:
 
     async def _try(self, queue: MessageQueue, ready: Outgoing, address: str, seconds: float) -> SendResult:
         tracer = self.tracer
-        began_ms = self._clock.now_ms() if tracer is not None else 0
+        began_ms = self._clock.steady_ms() if tracer is not None else 0
         try:
             timeout_ms = max(seconds, 0) * 1000
             if ready.place is not None:
@@ -391,8 +391,9 @@ class Sending:
             return
         properties = properties_string.decode(ready.properties)
         keys = properties.get(Property.KEYS, "")
+        took_ms = self._clock.steady_ms() - began_ms
         record = Pub(
-            began_ms,
+            self._clock.now_ms() - took_ms,
             (stored and stored.msg_region) or "",
             self._plain_group,
             ready.messages[0].topic,
@@ -401,7 +402,7 @@ class Sending:
             keys,
             address,
             len(ready.body),
-            self._clock.now_ms() - began_ms,
+            took_ms,
             outgoing.traced_type(properties),
             stored.msg_id if stored is not None else "",
             success=is_safe,

@@ -176,6 +176,9 @@ class Tracer:
     def now_ms(self) -> int:
         return self._clock.now_ms()
 
+    def steady_ms(self) -> int:
+        return self._clock.steady_ms()
+
 
 class Consuming:
     """One call of a handler."""
@@ -184,11 +187,12 @@ class Consuming:
         self._tracer = tracer
         self._messages = messages
         self._request_id = tracer.request_id()
-        self._began_ms = tracer.now_ms()
+        self._began_ms = tracer.steady_ms()
+        date_ms = tracer.now_ms()
         for message in messages:
             region = message.properties.get(Property.MSG_REGION, "")
             before = trace.SubBefore(
-                self._began_ms,
+                date_ms,
                 region,
                 tracer.group,
                 self._request_id,
@@ -201,7 +205,7 @@ class Consuming:
     def ended(self, outcome: trace.Outcome, success: bool) -> None:
         """Note how the call ended. As with Java's clients, what ended too late may be a success all the same."""
         now_ms = self._tracer.now_ms()
-        each_ms = (now_ms - self._began_ms) // max(len(self._messages), 1)
+        each_ms = (self._tracer.steady_ms() - self._began_ms) // max(len(self._messages), 1)
         for message in self._messages:
             after = trace.SubAfter(
                 self._request_id,

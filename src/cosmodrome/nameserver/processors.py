@@ -45,7 +45,7 @@ def register_broker(server: NameServer, connection: Connection, command: Command
     request = requests.RegisterBroker.decode(command)
     _check_crc(command, request.body_crc32)
     registration = _registration(request, command)
-    registered = server.routes.register(registration, server.clock.now_ms(), connection)
+    registered = server.routes.register(registration, server.clock.steady_ms(), connection)
     reply = requests.RegisterBrokerReply(registered.master_ha_address, registered.master_address)
     return command.reply(header=reply, body=_order_topics(server))
 
@@ -90,7 +90,7 @@ def query_data_version(server: NameServer, connection: Connection, command: Comm
     """QUERY_DATA_VERSION: does the broker have to register anew? The question itself is a sign of life."""
     request = requests.BrokerHeader.decode(command)
     asked = decode_data_version(command.body)
-    stored = server.routes.touch(request.broker_name, request.broker_addr, server.clock.now_ms())
+    stored = server.routes.touch(request.broker_name, request.broker_addr, server.clock.steady_ms())
     body = encode_data_version(stored) if stored else b""
     return command.reply(header=requests.DataVersionReply(changed=stored != asked), body=body)
 
@@ -98,7 +98,7 @@ def query_data_version(server: NameServer, connection: Connection, command: Comm
 def broker_heartbeat(server: NameServer, connection: Connection, command: Command) -> Command:
     """BROKER_HEARTBEAT: a sign of life and nothing else."""
     request = requests.BrokerHeartbeat.decode(command)
-    server.routes.touch(request.broker_name, request.broker_addr, server.clock.now_ms())
+    server.routes.touch(request.broker_name, request.broker_addr, server.clock.steady_ms())
     return command.reply()
 
 

@@ -93,7 +93,7 @@ class NameServer:
     async def _scan(self) -> None:
         while True:
             await self.clock.sleep(self.config.scan_not_active_broker_interval)
-            for broker in self.routes.expire(self.clock.now_ms()):
+            for broker in self.routes.expire(self.clock.steady_ms()):
                 log.warning("%s left: silent for %d ms", _described(broker), broker.silent_after_ms)
                 if isinstance(broker.connection, Connection):
                     broker.connection.close()

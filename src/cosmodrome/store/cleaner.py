@@ -57,7 +57,9 @@ class Cleaner:
         settled: Callable[[], int],
         on_disk_full: Callable[[str | None], None],
         used: DiskUsed = disk_used,
+        redated: Callable[[int], int] = lambda date_ms: date_ms,
     ) -> None:
+        self._redated = redated
         self._folders = {"CL": paths.commit_log, "CQ": paths.consume_queue, "INDEX": paths.index}
         self.shares: dict[str, float] = {}  # by folder, how much of its disk was used at the last look
         self._config = config
@@ -79,10 +81,10 @@ class Cleaner:
 
     async def run(self) -> None:
         """Watch the disk from the first moment on; delete only after a while, unless asked to."""
-        deletes_from_ms = self._clock.now_ms() + FIRST_DELETION_MS
+        deletes_from_ms = self._clock.steady_ms() + FIRST_DELETION_MS
         while True:
             self._asked.clear()
-            if self.retention.is_asked or self._clock.now_ms() >= deletes_from_ms:
+            if self.retention.is_asked or self._clock.steady_ms() >= deletes_from_ms:
                 await self.clean()
             else:
                 await self.measure()
@@ -121,7 +123,7 @@ class Cleaner:
             await self._clean_derived()
 
     async def _clean_log(self) -> None:
-        if self._clock.now_ms() < self._retry_ms or not await self._delete_forgotten(0):
+        if self._clock.steady_ms() < self._retry_ms or not await self._delete_forgotten(0):
             return
         for _ in range(self._config.delete_file_batch_max):
             used = await self.measure()
@@ -154,7 +156,9 @@ class Cleaner:
         """The oldest files that nobody needs: synced, and in their queues."""
         settled = self._settled()
         whole = (file for file in self._log.files[:-1] if file.start + file.size <= settled)
-        return await asyncio.to_thread(_aged, list(islice(whole, self._config.delete_file_batch_max)))
+        files = await asyncio.to_thread(_aged, list(islice(whole, self._config.delete_file_batch_max)))
+        # A clock that is set ahead makes no file older.
+        return [file._replace(modified_ms=self._redated(file.modified_ms)) for file in files]
 
     async def _delete_forgotten(self, pause_ms: int) -> bool:
         """In the order they were forgotten. One that does not go is tried again later, and those behind it wait."""
@@ -164,7 +168,7 @@ class Cleaner:
                 await asyncio.to_thread(delete_for_good, file)
             except OSError as error:
                 log.error("cannot delete %s: %s; trying again later", file.path, error)
-                self._retry_ms = self._clock.now_ms() + self._config.redelete_hanged_file_interval
+                self._retry_ms = self._clock.steady_ms() + self._config.redelete_hanged_file_interval
                 return False
             self._forgotten.popleft()
             await self._clock.sleep(pause_ms)

@@ -50,7 +50,7 @@ class Flusher:
         self.group_commit = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self.flushed = commit_log.end
         self.failure: str | None = None
-        self._flushed_ms = self._checkpoint_ms = clock.now_ms()
+        self._flushed_ms = self._checkpoint_ms = clock.steady_ms()
         self._wanted = 0
         self._checkpointing: asyncio.Future[None] | None = None
         self._waiting: list[tuple[int, asyncio.Future[Durability]]] = []
@@ -129,7 +129,7 @@ class Flusher:
         if end > self.flushed and (checkpoint is not None or self._is_worth_it(end)):
             await loop.run_in_executor(threads, sync_files, self._log.files_between(self.flushed, end))
             self.flushed = end
-            self._flushed_ms = self._clock.now_ms()
+            self._flushed_ms = self._clock.steady_ms()
             self._on_flushed(end, timestamp)
         if checkpoint is not None:  # beside the flushes to come: it may have to sync thousands of files
             self._checkpointing = asyncio.ensure_future(self._write(checkpoint, threads))
@@ -145,11 +145,11 @@ class Flusher:
             return True
         if end - self.flushed >= self._least_bytes:
             return True
-        return abs(self._clock.now_ms() - self._flushed_ms) >= self._thorough_ms  # however the clock was set
+        return self._clock.steady_ms() - self._flushed_ms >= self._thorough_ms
 
     def _checkpoint_if_due(self) -> Work | None:
         """What to do for a checkpoint. Taken before the log is synced, so that it speaks of nothing behind that."""
-        now_ms = self._clock.now_ms()
+        now_ms = self._clock.steady_ms()
         if now_ms - self._checkpoint_ms < self._checkpoint_interval_ms:
             return None
         if self._checkpointing is not None and not self._checkpointing.done():

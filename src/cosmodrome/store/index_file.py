@@ -6,6 +6,7 @@ import mmap
 import os
 import struct
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -294,15 +295,26 @@ class Index:
             return f"{read_int(self._files[-1].path.name) + 1:0{_NAME_DIGITS}d}"
         return name
 
-    def find(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> list[int]:
-        """Places of up to `limit` messages that may have this key, oldest first; the newest are preferred."""
+    def find(
+        self,
+        topic: str,
+        key: str,
+        limit: int,
+        begin_ms: int,
+        end_ms: int,
+        runs_back: Callable[[int, int], bool] = lambda _first, _last: False,
+    ) -> list[int]:
+        """Places of up to `limit` messages that may have this key, oldest first; the newest are preferred. Where dates
+        fall in the log, as `runs_back` says of two places, the index does not know the times of messages."""
         limit = min(limit, MAX_RESULTS)
         wanted = key_hash(topic, key)
         found: list[int] = []
         for file in reversed(self._files):
             if len(found) >= limit:
                 break
-            if file.overlaps(begin_ms, end_ms):
+            if runs_back(file.begin_offset, file.end_offset):
+                found += file.find(wanted, 0, 2**63 - 1, MAX_RESULTS - len(found))
+            elif file.overlaps(begin_ms, end_ms):
                 found += file.find(wanted, begin_ms, end_ms, limit - len(found))
         return sorted(set(found))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Self
 
@@ -38,6 +39,7 @@ from cosmodrome.store.queue_reader import QueueReader
 from cosmodrome.store.recovery import Recovered, Recovery, safe_offsets
 from cosmodrome.store.rot import MessageDamaged, QueueMender, Rot, sound_head
 from cosmodrome.store.skipped import SKIPPED_RECORDS, SkippedRecords
+from cosmodrome.store.timeline import Timeline
 from cosmodrome.wire.batch import BatchItem
 from cosmodrome.wire.properties import find
 from cosmodrome.wire.record import RecordHead, SysFlag, encode_record, encode_records
@@ -139,6 +141,9 @@ class MessageStore:
             self._queues.delete_older(topic, end)
         log.log(logging.ERROR if recovered.is_damaged else logging.INFO, "%s", recovered)
         self._lock = lock
+        self.timeline = Timeline.open(
+            self.paths.config / "timeline.json", self._clock, lambda: self._log.end, self._log.last_timestamp
+        )
         self._checkpoint.clean_end = None
         self._dispatcher.on_arrival = on_arrival
         self.flusher = Flusher(
@@ -175,6 +180,7 @@ class MessageStore:
             settled=lambda: min(self.flusher.flushed, self._dispatcher.end),
             on_disk_full=self._disk_measured,
             used=used,
+            redated=self.timeline.redated,
         )
 
     # Writing
@@ -187,6 +193,8 @@ class MessageStore:
             raise self._illegal()
         queue = self._queues.queue(message.topic, message.queue_id)
         now_ms = self._clock.now_ms()
+        if now_ms < self._log.last_timestamp:
+            self.timeline.look()
         queued = message.sys_flag & _TRANSACTION in _QUEUED
         queue_offset = queue.next_offset if queued else 0
         try:
@@ -214,8 +222,8 @@ class MessageStore:
                 except Exception as error:  # ours; the message is in the log, so it must be in its queue
                     self._dispatcher.dispatch_bare(queue, queue_offset, offset, size, message.sys_flag, now_ms, error)
             self.append_ms = self._clock.now_ms() - now_ms
-            if self.append_ms > self._busy_ms:
-                self._stalled()
+            if not 0 <= self.append_ms <= self._busy_ms:
+                self._took_long()
         except OSError as error:
             raise self._failed(error) from error
         except (ProtocolError, UnicodeEncodeError) as error:
@@ -234,6 +242,8 @@ class MessageStore:
             raise self._illegal()
         queue = self._queues.queue(message.topic, message.queue_id)
         now_ms = self._clock.now_ms()
+        if now_ms < self._log.last_timestamp:
+            self.timeline.look()
         queue_offset = queue.next_offset
         try:
             data, bounds = self._encode_batch(message, items, queue, queue_offset, now_ms)
@@ -252,8 +262,8 @@ class MessageStore:
                 except OSError as error:
                     self._failed_to_enter(error)
             self.append_ms = self._clock.now_ms() - now_ms
-            if self.append_ms > self._busy_ms:
-                self._stalled()
+            if not 0 <= self.append_ms <= self._busy_ms:
+                self._took_long()
         except OSError as error:
             raise self._failed(error) from error
         except (ProtocolError, UnicodeEncodeError) as error:
@@ -335,6 +345,14 @@ class MessageStore:
         if self._gate.is_behind:
             self._catch_up()
         self._gate.set_full(full)
+
+    def _took_long(self) -> None:
+        """See whether it was the append or the date that went so far; only then it is worth another look at a clock."""
+        before_ms = self.timeline.shift_ms
+        self.timeline.look()
+        self.append_ms = max(self.append_ms - (self.timeline.shift_ms - before_ms), 0)
+        if self.append_ms > self._busy_ms:
+            self._stalled()
 
     def _stalled(self) -> None:
         """Writing to memory took so long that the disk cannot keep up; those who wait already are turned away."""
@@ -443,7 +461,7 @@ class MessageStore:
         if self._index is None:
             return []
         found = []
-        for offset in self._index.find(topic, key, max_count, begin_ms, end_ms):
+        for offset in self._index.find(topic, key, max_count, begin_ms, end_ms, self.timeline.runs_back_between):
             head = self._head_at(offset)
             if head and head.topic == topic and begin_ms <= head.store_timestamp <= end_ms and _has_key(head, key):
                 try:
@@ -474,10 +492,24 @@ class MessageStore:
         queue = self._queues.find(topic, queue_id)
         if queue is None:
             return 0
-        offsets = range(queue.min_offset, queue.max_offset)
+        store_time, stretches = self._store_time(queue), self._rising(queue)
         if not upper:
-            return queue.min_offset + bisect_left(offsets, timestamp, key=self._store_time(queue))
-        return queue.min_offset + max(bisect_right(offsets, timestamp, key=self._store_time(queue)) - 1, 0)
+            firsts = (offsets[0] + bisect_left(offsets, timestamp, key=store_time) for offsets in stretches)
+            pairs = zip(firsts, stretches, strict=True)
+            return next((first for first, offsets in pairs if first < offsets.stop), queue.max_offset)
+        for offsets in reversed(stretches):
+            if count := bisect_right(offsets, timestamp, key=store_time):
+                return offsets[count - 1]
+        return queue.min_offset
+
+    def _rising(self, queue: ConsumeQueue) -> list[range]:
+        """The queue's offsets, in stretches within which store times rise: a clock that is set back begins another."""
+        offsets = range(queue.min_offset, queue.max_offset)
+        cuts = [
+            bisect_left(offsets, place, key=lambda offset: queue.entry(offset)[0]) for place in self.timeline.falls()
+        ]
+        edges = [0, *cuts, len(offsets)]
+        return [offsets[begin:end] for begin, end in pairwise(edges) if begin < end]
 
     def earliest_store_time(self, topic: str, queue_id: int) -> int:
         """When the queue's first message was stored; -1 when it has none."""
@@ -572,6 +604,8 @@ class MessageStore:
                 self._gate.fail("the store is closed")
                 self._log.drop_next()
                 self._sync_all()
+                if self.timeline.unsaved and not self.timeline.was_never_set:
+                    self.timeline.save()
                 self.paths.sync_names()
                 self._abort.clear()
         except OSError as error:

@@ -28,13 +28,27 @@ class FakeClock:
     """
 
     def __init__(self, now_ms: int = _START_MS) -> None:
-        self._now_ms = now_ms
+        self._steady_ms = now_ms
+        self._stepped_ms = 0
         self._asleep: list[tuple[int, int, asyncio.Future[None]]] = []
         self._numbers = count()
 
     def now_ms(self) -> int:
         """Where it stands."""
-        return self._now_ms
+        return self._steady_ms + self._stepped_ms
+
+    def steady_ms(self) -> int:
+        """How far it was moved on, from where it began; `step` changes nothing about it."""
+        return self._steady_ms
+
+    @property
+    def boot_id(self) -> str:
+        """The same for all clocks of tests."""
+        return "virtual"
+
+    def step(self, ms: int) -> None:
+        """Set the date forward, or back, as somebody does who sets a machine's clock. No time passes: nobody wakes."""
+        self._stepped_ms += ms
 
     @property
     def sleepers(self) -> int:
@@ -47,23 +61,23 @@ class FakeClock:
             await asyncio.sleep(0)
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._asleep, (self._now_ms + ms, next(self._numbers), waiter))
+        heapq.heappush(self._asleep, (self._steady_ms + ms, next(self._numbers), waiter))
         await waiter
 
     async def advance(self, ms: int) -> None:
         """Move on by `ms` milliseconds, waking every sleeper on the way at its own moment."""
         if ms < 0:
             raise InvalidArgument(f"time does not run backwards: advance({ms})")
-        target = self._now_ms + ms
+        target = self._steady_ms + ms
         await _settle()  # tasks just started get to their first sleep before time moves
         while self._asleep and self._asleep[0][0] <= target:
             deadline, _, waiter = heapq.heappop(self._asleep)
             if waiter.done():  # its task was cancelled
                 continue
-            self._now_ms = deadline
+            self._steady_ms = deadline
             waiter.set_result(None)
             await _settle()
-        self._now_ms = target
+        self._steady_ms = target
 
 
 async def _settle() -> None:

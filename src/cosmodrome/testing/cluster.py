@@ -199,9 +199,9 @@ class AsyncCluster:
 
     async def wait_until(self, condition: Callable[[], Any], *, timeout_seconds: float = WAIT_SECONDS) -> None:
         """Wait until `condition()` is true, looking again and again; TimeoutError if it does not become so."""
-        deadline_ms = self.clock.now_ms() + timeout_seconds * 1_000
+        deadline_ms = self.clock.steady_ms() + timeout_seconds * 1_000
         while not await _is_true(condition):
-            if self.clock.now_ms() >= deadline_ms:
+            if self.clock.steady_ms() >= deadline_ms:
                 raise _too_late(condition, timeout_seconds)
             await asyncio.sleep(POLL_SECONDS)
 

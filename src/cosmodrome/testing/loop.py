@@ -237,11 +237,25 @@ class LoopClock:
 
     def __init__(self, start_ms: int = _START_MS, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._start_ms = start_ms
+        self._stepped_ms = 0
         self._loop = loop
 
     def now_ms(self) -> int:
         """To the nearest: whoever slept for some milliseconds finds that they have passed."""
+        return self.steady_ms() + self._stepped_ms
+
+    def steady_ms(self) -> int:
+        """How far the loop's time has passed, whatever `step` did."""
         return self._start_ms + round((self._loop or asyncio.get_running_loop()).time() * 1000)
+
+    @property
+    def boot_id(self) -> str:
+        """The same for all clocks of tests."""
+        return "virtual"
+
+    def step(self, ms: int) -> None:
+        """Set the date forward, or back, as somebody does who sets a machine's clock. No time passes: nobody wakes."""
+        self._stepped_ms += ms
 
     async def sleep(self, ms: int) -> None:
         """Until the loop's time has moved on by `ms` milliseconds."""

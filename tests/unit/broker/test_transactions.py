@@ -437,3 +437,28 @@ async def test_store_hosts_of_copies_are_this_brokers(tmp_path: Path, clock: Fak
     (copy,) = decode_records(view)
     assert copy.offset_msg_id.startswith(STORE.hex().upper())
     await exchange.stop()
+
+
+@pytest.mark.parametrize("hours", [3, -3, 100, -100])
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_clock_that_is_set_makes_no_transaction_older(
+    tmp_path: Path, clock: FakeClock, hours: int, restarted: bool
+) -> None:
+    exchange = Exchange(tmp_path, clock)
+    exchange.store.timeline.save()
+    sent = exchange.send(b"a")
+    clock.step(hours * HOUR_MS)
+    if restarted:
+        await exchange.stop()
+        exchange = Exchange(tmp_path, clock)
+    producer = exchange.connect()
+    await exchange.check_after(TIMEOUT_MS)
+    assert (producer.take(), exchange.given_up) == ([], [])
+    await exchange.check_after(1)
+    assert len(producer.take()) == 1
+    await exchange.end(sent, COMMIT)
+    exchange.transactions._ended.clear()
+    clock.step(-hours * HOUR_MS)
+    await exchange.end(sent, COMMIT)  # it finds the message that the first one stored
+    assert exchange.delivered == {b"a": 1}
+    await exchange.stop()

@@ -121,7 +121,7 @@ def slow_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MessageStore:
 
     def slowly(file: MappedFile, end: int, step: int) -> None:
         if file in store._log.files:
-            clock._now_ms += DELAY_MS[0]
+            clock._steady_ms += DELAY_MS[0]
         prepare(file, end, step)
 
     monkeypatch.setattr(MappedFile, "prepare", slowly)

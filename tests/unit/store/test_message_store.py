@@ -324,7 +324,7 @@ def test_offsets_by_store_time(tmp_path: Path) -> None:
     clock = FakeClock(1_000)
     store = open_store(tmp_path, clock=clock)
     for time in (1_000, 2_000, 2_000, 3_000):
-        clock._now_ms = time
+        clock.step(time - clock.now_ms())
         store.append(message())
     lower = [store.offset_by_time("orders", 0, time) for time in (0, 1_000, 1_001, 2_000, 2_500, 3_000, 3_001)]
     assert lower == [0, 0, 1, 1, 3, 3, 4]
@@ -340,7 +340,7 @@ def test_messages_are_found_by_key_and_by_unique_id(tmp_path: Path) -> None:
     store = open_store(tmp_path, clock=clock)
     places = []
     for number in range(60):  # more keys than one index file holds
-        clock._now_ms += 500
+        clock._steady_ms += 500
         places.append(store.append(message(body=b"%d" % number, UNIQ_KEY=f"u{number}", KEYS=f"all k{number % 7}")))
 
     def find(key: str, limit: int = 64, begin: int = 0, end: int = 2**62, topic: str = "orders") -> list[bytes]:

@@ -263,7 +263,7 @@ def test_a_checkpoint_saves_most_of_the_scan(tmp_path: Path, caplog: pytest.LogC
     clock = FakeClock()
     store = open_store(tmp_path, clock=clock)
     for number in range(200):
-        clock._now_ms += 1_000
+        clock._steady_ms += 1_000
         store.append(message(queue_id=number % 3, body=b"%d" % number + b"x" * 3_000))
     before = {queue_id: bodies(store, queue_id=queue_id) for queue_id in range(3)}
     store._flushed(store.max_physical_offset, clock.now_ms())
@@ -315,7 +315,7 @@ def test_a_lost_queue_makes_recovery_read_everything(tmp_path: Path) -> None:
     clock = FakeClock()
     store = open_store(tmp_path, clock=clock)
     for number in range(200):
-        clock._now_ms += 1_000
+        clock._steady_ms += 1_000
         store.append(message(queue_id=number % 3, body=b"%d" % number + b"x" * 3_000))
     before = bodies(store, queue_id=1)
     store._flushed(store.max_physical_offset, clock.now_ms())

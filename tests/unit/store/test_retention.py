@@ -369,7 +369,7 @@ async def test_a_file_that_cannot_be_deleted_is_tried_again_and_none_behind_it_g
     monkeypatch.undo()
     await clean(store)
     assert log_files(tmp_path) == [0, 1, 2, 3]
-    clock._now_ms += CONFIG.redelete_hanged_file_interval
+    clock._steady_ms += CONFIG.redelete_hanged_file_interval
     await clean(store)
     assert log_files(tmp_path) == [3]
     assert numbers(store) == [3]

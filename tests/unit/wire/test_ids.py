@@ -23,6 +23,13 @@ class StillClock:
     def now_ms(self) -> int:
         return self.ms
 
+    def steady_ms(self) -> int:
+        return self.ms
+
+    @property
+    def boot_id(self) -> str:
+        return ""
+
     async def sleep(self, ms: int) -> None:
         self.ms += ms
 

@@ -26,11 +26,12 @@ class Popped:
     place: int
     point: CheckPoint
     latest_ms: int  # it is due by then, whatever it says
+    shift_ms: int = 0  # how far the date it has in it is ahead of the timeline
     settled: set[int] = field(default_factory=set)
 
     @property
     def due_ms(self) -> int:
-        return min(self.point.revive_ms, self.latest_ms) + GRACE_MS
+        return min(self.point.revive_ms - self.shift_ms, self.latest_ms) + GRACE_MS
 
     @property
     def open_offsets(self) -> list[int]:
@@ -65,11 +66,11 @@ class ReviveLedger:
 
     # --- what the queue brings, in its order
 
-    def checkpoint(self, point: CheckPoint, latest_ms: int = MAX_LONG) -> None:
+    def checkpoint(self, point: CheckPoint, latest_ms: int = MAX_LONG, shift_ms: int = 0) -> None:
         """It is decided by `latest_ms` at the latest: those behind it wait for that."""
         key = _key(point)
         if key not in self._popped:  # else it is the same again: a crash may repeat it
-            popped = Popped(self.next_offset, point, latest_ms, self._early.pop(key, set()))
+            popped = Popped(self.next_offset, point, latest_ms, shift_ms, self._early.pop(key, set()))
             self._popped[key] = popped
             self._line.append(popped)
         self.next_offset += 1

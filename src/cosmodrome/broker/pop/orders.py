@@ -99,6 +99,17 @@ class Orders(SavedTable):
             self._table[f"{topic}@{group}"][queue_id] = OrderInfo((), 0, 0, now_ms)
             self.changed()
 
+    def clock_was_set(self, ms: int) -> None:
+        """The date was set by so much: what is out stays out as long as before. Pop times stay, handles have them."""
+        for queues in self._table.values():
+            for info in queues.values():
+                regular_ms = info.pop_time_ms + info.invisible_ms
+                for offset in _open_offsets(info):
+                    info.visible_ms[offset] = info.visible_ms.get(offset, regular_ms) + ms
+                info.popped_at_ms += ms
+        if self._table:
+            self.changed()
+
     def clean(self, is_known: Callable[[str, str], bool], now_ms: int) -> None:
         """Forget what nobody popped for long, and what belongs to topics or groups that are gone."""
         for key, queues in list(self._table.items()):

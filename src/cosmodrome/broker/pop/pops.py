@@ -80,7 +80,7 @@ class Pops:
 
     def expiring(self) -> Iterator[list[HeldPop[Waiter]]]:
         """The pops whose time is up, in steps."""
-        now_ms = self._clock.now_ms()
+        now_ms = self._clock.steady_ms()
         yield from self.polls.expiring(now_ms)
         yield from self.notifications.expiring(now_ms)
 

@@ -18,6 +18,7 @@ from cosmodrome.broker.pop.messages import (
     revived,
 )
 from cosmodrome.broker.skipping import HOPELESS, Skipping, looking
+from cosmodrome.broker.timers import slot_of
 from cosmodrome.broker.topics import Topics
 from cosmodrome.clock import Clock
 from cosmodrome.config import BrokerConfig
@@ -140,18 +141,27 @@ class Revives:
 
     def _note(self, ledger: ReviveLedger, record: Record) -> None:
         ledger.skip_to(record.queue_offset)
-        latest_ms = record.store_timestamp + MAX_AHEAD_MS
+        timeline = self._store.timeline
+        latest_ms = timeline.of_record(record.store_timestamp, record.physical_offset) + MAX_AHEAD_MS
         try:
             with looking():
                 tag = props.find(record.properties, Property.TAGS)
                 if tag == CHECKPOINT_TAG:
-                    ledger.checkpoint(CheckPoint.decode(record.body), latest_ms)
+                    ledger.checkpoint(CheckPoint.decode(record.body), latest_ms, self._shift_ms(record))
                 elif tag in (ACK_TAG, BATCH_ACK_TAG):
-                    ledger.ack(Ack.decode(record.body), min(_due_ms(record), latest_ms))
+                    ledger.ack(Ack.decode(record.body), min(_due_ms(record) - self._shift_ms(record), latest_ms))
                 else:
                     raise ProtocolError(f"the tag {shown(tag or '')} is neither a checkpoint's nor an ack's")
         except HOPELESS as error:
             self._skipping.skip_record(record, error)
+
+    def _shift_ms(self, record: Record) -> int:
+        """How far the date in a record is ahead of the timeline. What came through the wheel was dated before."""
+        timeline = self._store.timeline
+        slot_ms = parse_int(props.find(record.properties, Property.TIMER_OUT_MS))
+        if timeline.was_never_set or slot_ms is None:
+            return timeline.shift_at(record.physical_offset)
+        return timeline.likely_shift(slot_of(_due_ms(record)) - slot_ms)
 
     # --- deciding
 

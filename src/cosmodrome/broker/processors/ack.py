@@ -28,7 +28,7 @@ async def ack_message(broker: Broker, _connection: Connection, command: Command)
             broker, request.consumer_group, request.topic, request.queue_id, request.offset, handle.pop_time_ms
         )
     else:
-        await _put_ack(broker, _ack(request, handle), handle.revive_queue_id, handle.pop_time_ms + handle.invisible_ms)
+        await _put_ack(broker, _ack(request, handle), handle.revive_queue_id, _revive_ms(broker, handle))
     broker.statistics.note(ACKS, request.topic, request.consumer_group)
     return command.reply()
 
@@ -50,7 +50,8 @@ async def change_invisible_time(broker: Broker, _connection: Connection, command
     if handle.is_orderly:
         return command.reply(header=_change_in_order(broker, request, handle))
     # Two checkpoints of one message must differ, even if all this happens within a millisecond.
-    now_ms = max(broker.clock.now_ms(), handle.pop_time_ms + 1)
+    now_ms = broker.clock.now_ms()
+    now_ms += now_ms == handle.pop_time_ms
     point = CheckPoint(
         request.topic,
         request.consumer_group,
@@ -62,7 +63,7 @@ async def change_invisible_time(broker: Broker, _connection: Connection, command
         handle.broker_name,
     )
     await broker.put(broker.pops.checkpoint_message(point, handle.revive_queue_id, broker.packed_address))
-    await _put_ack(broker, _ack(request, handle), handle.revive_queue_id, handle.pop_time_ms + handle.invisible_ms)
+    await _put_ack(broker, _ack(request, handle), handle.revive_queue_id, _revive_ms(broker, handle))
     broker.statistics.note(CHECKPOINTS, request.topic, request.consumer_group)
     broker.statistics.note(ACKS, request.topic, request.consumer_group)
     return command.reply(header=ChangeInvisibleTimeReply(now_ms, request.invisible_time, handle.revive_queue_id))
@@ -103,6 +104,11 @@ def _ack(request: AckMessage | ChangeInvisibleTime, handle: Handle) -> Ack:
     )
 
 
+def _revive_ms(broker: Broker, handle: Handle) -> int:
+    """When the message would come again, as a date of the clock as it is set now."""
+    return broker.store.timeline.redated(handle.pop_time_ms) + handle.invisible_ms
+
+
 async def _put_ack(broker: Broker, ack: Ack, revive_queue_id: int, revive_ms: int) -> None:
     await broker.put(broker.pops.ack_message(ack, revive_queue_id, revive_ms, broker.packed_address))
 
@@ -117,7 +123,7 @@ async def _ack_batch(broker: Broker, batch: BatchAck, broker_name: str) -> None:
             ack_in_order(broker, batch.group, topic, batch.queue_id, offset, batch.pop_time_ms)
     elif offsets:
         single = Ack(topic, batch.group, batch.queue_id, batch.start_offset, offsets, batch.pop_time_ms, broker_name)
-        revive_ms = batch.pop_time_ms + batch.invisible_ms
+        revive_ms = broker.store.timeline.redated(batch.pop_time_ms) + batch.invisible_ms
         await _put_ack(broker, dataclasses.replace(single, is_batch=True), batch.revive_queue_id, revive_ms)
     if offsets:
         broker.statistics.note(ACKS, topic, batch.group, len(offsets))

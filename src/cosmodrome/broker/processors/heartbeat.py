@@ -64,7 +64,7 @@ def _check_subscriptions(broker: Broker, data: HeartbeatData) -> None:
 
 def _registering(broker: Broker, connection: Connection, command: Command, data: HeartbeatData) -> Iterator[None]:
     """Register in steps. A connection that is closed meanwhile has been dropped: it must not come back."""
-    member = Member(data.client_id, connection.peer, command.language, command.version, broker.clock.now_ms())
+    member = Member(data.client_id, connection.peer, command.language, command.version, broker.clock.steady_ms())
     for number, group in enumerate(data.producers, 1):
         broker.clients.register_producer(group, connection, member)
         if number % (STEP * 10) == 0:  # each costs a microsecond
@@ -133,7 +133,7 @@ async def get_consumer_list(broker: Broker, _connection: Connection, command: Co
 async def lock_queues(broker: Broker, _connection: Connection, command: Command) -> Command:
     """LOCK_BATCH_MQ: take or renew the queues of an orderly consumer; answers those it holds now."""
     request = await read_body(broker, LockBatch, command)
-    now_ms = broker.clock.now_ms()
+    now_ms = broker.clock.steady_ms()
     taken: list[MessageQueue] = []
 
     def locking() -> Iterator[None]:

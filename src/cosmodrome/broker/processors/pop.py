@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 # A request that comes this much after its own deadline is not looked at: its client no longer waits.
 TOO_LATE_MS = 500
+# No request is under way for so long: one that says so, or comes from the future, has another clock than we have.
+MAX_UNDER_WAY_MS = 120_000
 FROM_LAST = 1
 # A pop with so much takes from no further queue: with one more message of the largest size it still fits into a frame.
 ENOUGH_BYTES = 512 * KIB
@@ -78,8 +80,8 @@ class _Taken:
 async def pop_message(broker: Broker, connection: Connection, command: Command) -> Command:
     """POP_MESSAGE: take messages that nobody else has; with none there, wait for the next one."""
     request = PopMessage.decode(command)
-    now_ms = broker.clock.now_ms()
-    deadline_ms = min((request.born_time or now_ms) + request.poll_time, now_ms + min(request.poll_time, MAX_HOLD_MS))
+    now_ms = broker.clock.steady_ms()
+    deadline_ms = _deadline_ms(broker, request, now_ms)
     if now_ms - deadline_ms > TOO_LATE_MS:
         return command.reply(
             ResponseCode.POLLING_TIMEOUT, remark=f"the broker[{broker.address}] pop message is timeout too much"
@@ -94,11 +96,11 @@ async def pop_message(broker: Broker, connection: Connection, command: Command) 
             if taken.rest > 0:
                 broker.pops.more(key)
             return command.reply(header=_header(request, taken), body=_joined(taken.bodies), remark=GetStatus.FOUND)
-        if taken.has_skipped and broker.clock.now_ms() <= deadline_ms + TOO_LATE_MS:
+        if taken.has_skipped and broker.clock.steady_ms() <= deadline_ms + TOO_LATE_MS:
             await asyncio.sleep(0)  # others have their turn
             continue
         code = ResponseCode.POLLING_TIMEOUT
-        if broker.clock.now_ms() < deadline_ms and not broker.pops.polls.closed:
+        if broker.clock.steady_ms() < deadline_ms and not broker.pops.polls.closed:
             wake_ms = min(deadline_ms, taken.look_again_ms or deadline_ms)
             if not await broker.pops.arrival(broker.pops.polls, key, wanted.codes, wake_ms):
                 code = ResponseCode.POLLING_FULL
@@ -107,6 +109,14 @@ async def pop_message(broker: Broker, connection: Connection, command: Command) 
             else:
                 continue
         return command.reply(code, _header(request, taken), remark=GetStatus.NO_MESSAGE_IN_QUEUE)
+
+
+def _deadline_ms(broker: Broker, request: PopMessage | Notification, now_ms: int) -> int:
+    """Until when its client waits, in steady time. What it spent on its way counts, unless our clocks disagree."""
+    under_way_ms = broker.clock.now_ms() - (request.born_time or broker.clock.now_ms())
+    if not 0 <= under_way_ms <= request.poll_time + MAX_UNDER_WAY_MS:
+        under_way_ms = 0
+    return now_ms + min(request.poll_time - under_way_ms, MAX_HOLD_MS)
 
 
 async def peek_message(broker: Broker, _connection: Connection, command: Command) -> Command:
@@ -133,12 +143,11 @@ async def notification(broker: Broker, connection: Connection, command: Command)
     """NOTIFICATION: answer when there is something to pop, or when the time is up."""
     request = Notification.decode(command)
     topic = _popped_topic(broker, request)
-    now_ms = broker.clock.now_ms()
-    deadline_ms = min((request.born_time or now_ms) + request.poll_time, now_ms + min(request.poll_time, MAX_HOLD_MS))
+    deadline_ms = _deadline_ms(broker, request, broker.clock.steady_ms())
     key = PollKey(request.topic, request.consumer_group, max(request.queue_id, ANY_QUEUE))
     polls = broker.pops.notifications
     while not (has_message := _has_message(broker, request, topic)):
-        if broker.clock.now_ms() >= deadline_ms or polls.closed or connection.closed:
+        if broker.clock.steady_ms() >= deadline_ms or polls.closed or connection.closed:
             break
         if not await broker.pops.arrival(polls, key, None, deadline_ms):
             return command.reply(header=NotificationReply(False, polling_full=True))
@@ -218,7 +227,8 @@ def _take_from(broker: Broker, request: PopMessage, taken: _Taken, topic: str, q
     if request.order:
         until_ms = broker.pops.orders.blocked_until(topic, group, queue_id, request.attempt_id, taken.pop_time_ms)
         if until_ms is not None:
-            taken.look_again_ms = min(until_ms, taken.look_again_ms or until_ms)
+            again_ms = broker.clock.steady_ms() + until_ms - taken.pop_time_ms
+            taken.look_again_ms = min(again_ms, taken.look_again_ms or again_ms)
             return
     if taken.count >= request.max_msg_nums or taken.size_bytes >= ENOUGH_BYTES:
         taken.rest += max(broker.store.max_offset(topic, queue_id) - start, 0)

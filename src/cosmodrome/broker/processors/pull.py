@@ -117,12 +117,12 @@ def _check_model(consumers: ConsumerGroup, group: GroupConfig) -> None:
 async def _read_arriving(broker: Broker, connection: Connection, request: PullMessage, wanted: Wanted) -> ReadResult:
     """Wait for a wanted message, at most as long as the pull may be held. Properties are seen only by reading, so with
     SQL92 every message that comes is looked at, and the wait goes on behind it if it is not wanted."""
-    deadline_ms = broker.clock.now_ms() + _hold_ms(broker, request)
+    deadline_ms = broker.clock.steady_ms() + _hold_ms(broker, request)
     offset, left_ms = request.queue_offset, _hold_ms(broker, request)
     while True:
         await broker.arrival(request.topic, request.queue_id, offset, wanted.codes, left_ms, connection)
         result = _read(broker, request, offset, wanted)
-        left_ms = deadline_ms - broker.clock.now_ms()
+        left_ms = deadline_ms - broker.clock.steady_ms()
         seen_all = result.status is GetStatus.NO_MATCHED_MESSAGE and result.next_offset == result.max_offset
         if wanted.matches is None or not seen_all or left_ms <= 0:
             return result

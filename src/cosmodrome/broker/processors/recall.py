@@ -53,7 +53,7 @@ def _checked_handle(broker: Broker, request: RecallMessage) -> RecallHandle:
         raise IllegalOperation("recall failed: the unique key in the handle holds a separator of properties")
     if handle.broker_name != broker.config.broker_name:
         raise IllegalOperation("recall failed, broker service not available")
-    left_ms = handle.deliver_ms - broker.clock.now_ms()
+    left_ms = handle.deliver_ms - broker.store.timeline.now_ms()
     if not 0 < left_ms < broker.timers.max_delay_ms:
         raise IllegalOperation("recall failed, timestamp invalid")
     return handle
@@ -64,7 +64,7 @@ def _deletion(broker: Broker, connection: Connection, request: RecallMessage, ha
     properties = {
         Property.TIMER_DEL_UNIQKEY: deletion_key(handle.topic, handle.unique_key),
         Property.UNIQ_KEY: handle.unique_key,
-        Property.TIMER_DELIVER_MS: str(handle.deliver_ms),
+        Property.TIMER_DELIVER_MS: str(broker.store.timeline.date(handle.deliver_ms)),
         Property.TAGS: _TAG,
     }
     if request.producer_group:

@@ -51,7 +51,7 @@ def _behind(broker: Broker, name: str, key: str) -> tuple[Rate, Rate, Rate] | No
     if last is not None and reached < store.max_offset(topic, queue_id):
         value = store.max_physical_offset - last[0]
         if name == _FALL_TIME:
-            value = broker.clock.now_ms() - store.store_time(topic, queue_id, reached - 1)
+            value = broker.clock.now_ms() - store.timeline.redated(store.store_time(topic, queue_id, reached - 1))
     return Rate(value), Rate(value), Rate(value)
 
 
@@ -82,12 +82,12 @@ async def get_runtime_info(broker: Broker, _connection: Connection, command: Com
 
 
 def _life(broker: Broker) -> dict[str, object]:
-    now_ms = broker.clock.now_ms()
+    now_ms = broker.clock.steady_ms()
     return {
         "brokerActive": "true",
         "brokerVersionDesc": OUR_VERSION.name,
         "brokerVersion": int(OUR_VERSION),
-        "bootTimestamp": broker.statistics.born_ms,
+        "bootTimestamp": broker.clock.now_ms() - (now_ms - broker.statistics.born_ms),
         "runtime": _span_text(now_ms - broker.statistics.born_ms),
     }
 
@@ -145,7 +145,7 @@ def _queues(broker: Broker) -> dict[str, object]:
 def _waiting(broker: Broker) -> dict[str, object]:
     """What waits for its time: in the timer wheel, and in the queue of each delay level."""
     timers, statistics = broker.timers, broker.statistics
-    behind_ms = broker.clock.now_ms() - timers.delivered_ms if timers.is_enabled else 0
+    behind_ms = broker.store.timeline.now_ms() - timers.delivered_ms if timers.is_enabled else 0
     left = statistics.per_second(statistics.timed_out_all, lambda amount: amount.times)[0]
     return {
         "timerReadBehind": max(behind_ms, 0) // 1_000,

@@ -111,7 +111,7 @@ async def _bury_if_dead(broker: Broker, request: SendMessage, message: StoreMess
     group retries where it is, and sends only what it gives up."""
     group = broker.groups.group(request.topic.removeprefix(RETRY_PREFIX))
     limit = group.retry_max_times if request.max_reconsume_times is None else request.max_reconsume_times
-    if message.reconsume_times > limit or broker.locks.is_orderly(group.name, broker.clock.now_ms()):
+    if message.reconsume_times > limit or broker.locks.is_orderly(group.name, broker.clock.steady_ms()):
         message.topic, message.queue_id = check_writable(broker.topics.ensure_dead_letter_topic(group.name)).name, 0
         origin = props.find(message.properties, Property.RETRY_TOPIC) or request.topic
         broker.statistics.count(DEAD_LETTERS, f"{origin}@{group.name}")
@@ -203,9 +203,9 @@ def _with_broker_properties(broker: Broker, properties: str) -> str:
 async def _durable(broker: Broker, message: StoreMessage, appended: Appended | AppendedBatch, properties: str) -> int:
     """The promise of SYNC_FLUSH: on disk before the answer, unless the sender does not want to wait for it."""
     wait = props.find(properties, Property.WAIT) != "false"
-    appended_ms = broker.clock.now_ms()
+    appended_ms = broker.clock.steady_ms()
     durability = await broker.store.durable(appended.end, wait=wait)
-    broker.statistics.put_took(message.topic, message.queue_id, broker.clock.now_ms() - appended_ms)
+    broker.statistics.put_took(message.topic, message.queue_id, broker.clock.steady_ms() - appended_ms)
     return _FLUSH_CODES[durability]
 
 
