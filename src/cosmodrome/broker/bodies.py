@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from cosmodrome.config import KIB
 from cosmodrome.errors import InvalidParameter, LimitReached
+from cosmodrome.wire import fastjson
 from cosmodrome.wire.bodies.fields import Body
 from cosmodrome.wire.command import Command
 
@@ -47,7 +48,12 @@ async def read_body(broker: Broker, kind: type[B], command: Command) -> B:
             f"the body of request {command.code} has {objects} values; "
             f"maxRequestBodyValues allows {config.max_request_body_values}"
         )
-    return await broker.lane.aside(lambda: kind.decode(body))
+
+    def read() -> B:
+        with fastjson.lenient_up_to(fastjson.PEERS_LENIENT_BYTES):
+            return kind.decode(body)
+
+    return await broker.lane.aside(read)
 
 
 async def reply_with(broker: Broker, command: Command, encode: Callable[[], bytes], count: int) -> Command:

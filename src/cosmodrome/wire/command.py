@@ -26,6 +26,9 @@ _OTHER_LANGUAGE: Final = int(Language.OTHER)
 _OUR_VERSION: Final = int(OUR_VERSION)
 _MAX_INT32: Final = 0x7FFFFFFF
 _SUCCESS: Final = int(ResponseCode.SUCCESS)
+# At worst some ten milliseconds, for headers are read on the event loop.
+MAX_LENIENT_HEADER_BYTES: Final = 64 * 1024
+MAX_LENIENT_HEADER_TOKENS: Final = 2_000
 
 # Decoding and replying set the slots themselves: they run for every message, and `__init__` with its defaults costs
 # half a microsecond.
@@ -176,7 +179,8 @@ def _decode_json(header: bytes, body: bytes) -> Command:
 
 def _lenient(header: bytes) -> Any:
     """What strict JSON refuses and fastjson reads, where even a field's name may be a number."""
-    values = fastjson.loads(header)
+    with fastjson.lenient_up_to(MAX_LENIENT_HEADER_BYTES, MAX_LENIENT_HEADER_TOKENS):
+        values = fastjson.loads(header)
     if isinstance(values, dict) and isinstance(values.get("extFields"), dict):
         values["extFields"] = _as_text(values["extFields"])
     return values

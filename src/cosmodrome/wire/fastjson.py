@@ -13,7 +13,9 @@ from __future__ import annotations
 import math
 import re
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Final
 
 import orjson
@@ -25,10 +27,25 @@ MAX_DEPTH: Final = 64
 MAX_SIZE_BYTES: Final = 64 * 1024 * 1024
 # About a second's work. Strict JSON and tables of integers cost much less and do not count.
 MAX_TOKENS: Final = 2_000_000
+# Of a peer's request that is not strict JSON: some thirty milliseconds. No client sends so much of it.
+PEERS_LENIENT_BYTES: Final = 256 * 1024
 # What all references of one document may copy together.
 MAX_REFERRED_VALUES: Final = 100_000
 # Resolved references may nest one document's depth inside another's.
 _MAX_WRITTEN_DEPTH: Final = 2 * MAX_DEPTH
+
+
+_lenient: ContextVar[tuple[int, int] | None] = ContextVar("lenient", default=None)
+
+
+@contextmanager
+def lenient_up_to(size_bytes: int, tokens: int = MAX_TOKENS) -> Iterator[None]:
+    """Read nothing larger in here that is not strict JSON: it costs ten times as much, most of it in Python."""
+    before = _lenient.set((size_bytes, tokens))
+    try:
+        yield
+    finally:
+        _lenient.reset(before)
 
 
 class ObjectKey:
@@ -58,9 +75,14 @@ def loads(data: bytes | bytearray | memoryview) -> Any:
         raise ProtocolError(f"JSON of {len(data)} bytes; at most {MAX_SIZE_BYTES} are read")
     try:
         value = orjson.loads(data)
-    except orjson.JSONDecodeError:
+    except orjson.JSONDecodeError as error:
+        limit, tokens = _lenient.get() or (MAX_SIZE_BYTES, MAX_TOKENS)
+        if len(data) > limit:
+            raise ProtocolError(
+                f"{len(data)} bytes that are not strict JSON ({error}); at most {limit} of such are read"
+            ) from None
         text = str(data, "utf-8", "replace")
-        value = _parse(text)
+        value = _parse(text, tokens)
         return _resolve(value) if "$ref" in text else value
     raw = bytes(data)
     if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH:
@@ -119,10 +141,10 @@ _WORDS = {"true": True, "false": False, "null": None, "undefined": None, "NaN": 
 _MAX_INT_DIGITS = 20
 
 
-def _parse(text: str) -> Any:
+def _parse(text: str, max_tokens: int) -> Any:
     builder = _Builder()
     position = 0
-    for _ in range(MAX_TOKENS):
+    for _ in range(max_tokens):
         if builder.state == _KEY and (pairs := _INT_PAIRS.match(text, position)):
             builder.add_pairs(pairs[0])
             position = pairs.end()
@@ -132,7 +154,7 @@ def _parse(text: str) -> Any:
         if token is None or not builder.take(token):
             raise ProtocolError(f"not JSON at character {position}: {text[position : position + 20]!r}")
         position = token.end()
-    raise ProtocolError(f"JSON of more than {MAX_TOKENS} tokens that is not strict JSON")
+    raise ProtocolError(f"JSON of more than {max_tokens} tokens that is not strict JSON")
 
 
 _VALUE, _KEY, _COLON, _AFTER, _DONE = range(5)

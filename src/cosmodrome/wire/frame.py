@@ -15,7 +15,8 @@ BINARY = 1
 
 PREFIX_SIZE = 8
 MAX_FRAME_BYTES = 16 * 1024 * 1024
-MAX_HEADER_BYTES = 0xFFFFFF
+# What a header may cost is bounded with it: the properties of a message have at most 32 KiB.
+MAX_HEADER_BYTES = 256 * 1024
 
 _PREFIX = struct.Struct(">iI")  # a negative length is refused like one that is too large
 
@@ -64,10 +65,11 @@ class FrameDecoder:
             return None
         size, word = _PREFIX.unpack_from(data, start)
         header_size = word & 0xFFFFFF
-        if not 4 + header_size <= size <= self._max_size:
+        if not 4 + header_size <= size <= self._max_size or header_size > MAX_HEADER_BYTES:
             foreign = _foreign(bytes(data[start : start + PREFIX_SIZE]))
-            limits = f"frame of {size} bytes with a header of {header_size}; limit {self._max_size}"
-            raise ProtocolError(f"it speaks {foreign}, not RocketMQ's protocol" if foreign else limits)
+            limits = f"limits {self._max_size} and {MAX_HEADER_BYTES}"
+            told = f"frame of {size} bytes with a header of {header_size}; {limits}"
+            raise ProtocolError(f"it speaks {foreign}, not RocketMQ's protocol" if foreign else told)
         if available < size + 4:
             return None
         body = start + PREFIX_SIZE + header_size

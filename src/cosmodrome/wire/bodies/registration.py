@@ -26,6 +26,7 @@ from cosmodrome.wire.compression import COMPRESSED_FLAG, compress, decompress
 
 # As much as an uncompressed registration can have: the frame limit.
 MAX_DECOMPRESSED_BYTES = 16 * 1024 * 1024
+MAX_TOPICS = 100_000  # of one broker
 
 _LEVEL = 9
 _I32 = struct.Struct(">i")
@@ -78,10 +79,13 @@ class RegisterBrokerBody:
     def _decode_compressed(cls, raw: bytes, version: int) -> Self:
         parts = _Parts(raw)
         data_version = data_version_from(Fields.parse(parts.take()))
-        topics = [parse_topic_line(str(parts.take(), "utf-8", "replace")) for _ in range(parts.take_count())]
+        count = parts.take_count()
+        if count > MAX_TOPICS:
+            raise ProtocolError(f"a registration of {count} topics; at most {MAX_TOPICS} are taken of one broker")
+        topics = [parse_topic_line(str(parts.take(), "utf-8", "replace")) for _ in range(count)]
         servers = Fields({"filterServerList": fastjson.loads(parts.take())}).texts("filterServerList")
         if version >= Version.V5_0_0:
-            for _ in range(parts.take_count()):
+            for _ in range(min(parts.take_count(), MAX_TOPICS)):
                 parts.take()  # static topics' mappings, which nobody here uses
         return cls(data_version, {topic.name: topic for topic in topics}, servers)
 
