@@ -362,11 +362,22 @@ class NameServerConfig(_FromProperties):
     order_message_enable: bool = False
     return_order_topic_config_to_broker: bool = True
     config_black_list: str = ""  # keys that cannot be changed over the wire, separated by ;
+    # Bounds of what peers may send; keys of our own. Sizes are in bytes.
+    kv_config_max_entries: int = 100_000
+    kv_config_max_value_size: int = 64 * KIB
+    kv_config_max_size: int = 8 * MIB  # of all keys and values together
+    max_request_body_size: int = 16 * MIB  # of registrations
+    max_request_body_values: int = 400_000  # of a registration; a topic is about ten
 
     def __post_init__(self) -> None:
         _require(0 <= self.listen_port <= 65_535, "listenPort", "0 to 65535")
         _require(self.scan_not_active_broker_interval > 0, "scanNotActiveBrokerInterval", "at least 1 ms")
         _require(self.broker_silent_ms > 0, "brokerSilentMs", "at least 1 ms")
+        _require(0 < self.kv_config_max_entries <= 1_000_000, "kvConfigMaxEntries", "1 to 1000000")
+        _require(0 < self.kv_config_max_value_size <= 128 * KIB, "kvConfigMaxValueSize", "1 to 131072 bytes")
+        _require(0 < self.kv_config_max_size <= 8 * MIB, "kvConfigMaxSize", "1 to 8388608 bytes")  # it fits a frame
+        _require(0 < self.max_request_body_size <= 16 * MIB, "maxRequestBodySize", "1 to 16777216 bytes")
+        _require(0 < self.max_request_body_values <= 10_000_000, "maxRequestBodyValues", "1 to 10000000")
 
 
 _BROKER_BOUNDS = (

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cosmodrome.codes import RequestCode, Version
 from cosmodrome.config import NameServerConfig, parse_properties
 from cosmodrome.errors import ConfigError, InvalidParameter, MissingField, NoPermission, RequestError
+from cosmodrome.nameserver.bodies import read_body, small_body
 from cosmodrome.nameserver.kv import ORDER_TOPIC_CONFIG
-from cosmodrome.nameserver.route_table import Registration
+from cosmodrome.nameserver.route_table import Registered, Registration
 from cosmodrome.net.connection import Connection
 from cosmodrome.wire import name_server_requests as requests
 from cosmodrome.wire.bodies import (
@@ -30,7 +31,7 @@ from cosmodrome.wire.command import Command
 if TYPE_CHECKING:
     from cosmodrome.nameserver.server import NameServer
 
-Processor = Callable[["NameServer", Connection, Command], Command]
+Processor = Callable[["NameServer", Connection, Command], Command | Awaitable[Command]]
 
 # All that a peer may change while we run. Nothing that names a file, an address or a limit belongs here.
 SETTABLE_KEYS = frozenset({"orderMessageEnable", "returnOrderTopicConfigToBroker"})
@@ -40,22 +41,31 @@ _CRC_MASK = 0x7FFFFFFF
 # --- brokers
 
 
-def register_broker(server: NameServer, connection: Connection, command: Command) -> Command:
-    """REGISTER_BROKER: take in a broker and its topics; tell a slave where its master is."""
+async def register_broker(server: NameServer, connection: Connection, command: Command) -> Command:
+    """REGISTER_BROKER: take in a broker and its topics, step by step; tell a slave where its master is."""
     request = requests.RegisterBroker.decode(command)
-    _check_crc(command, request.body_crc32)
-    registration = _registration(request, command)
-    registered = server.routes.register(registration, server.clock.steady_ms(), connection)
+    async with server.changes:
+        registration = await _registration(server, request, command)
+        if connection.closed:  # nobody would notice that it is gone
+            return command.reply()
+        steps = server.routes.registering(registration, server.clock.steady_ms(), connection)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                registered: Registered = end.value
+                break
+            await server.lane.turn()
     reply = requests.RegisterBrokerReply(registered.master_ha_address, registered.master_address)
     return command.reply(header=reply, body=_order_topics(server))
 
 
-def _check_crc(command: Command, crc: int) -> None:
-    if crc and crc != zlib.crc32(command.body) & _CRC_MASK:
+def _check_crc(body: bytes, crc: int) -> None:
+    if crc and crc != zlib.crc32(body) & _CRC_MASK:
         raise RequestError("crc32 not match: the registration was damaged on its way")
 
 
-def _registration(request: requests.RegisterBroker, command: Command) -> Registration:
+async def _registration(server: NameServer, request: requests.RegisterBroker, command: Command) -> Registration:
     registration = Registration(
         cluster=request.cluster_name,
         broker_name=request.broker_name,
@@ -67,7 +77,12 @@ def _registration(request: requests.RegisterBroker, command: Command) -> Registr
     )
     if not command.body:
         return registration
-    body = RegisterBrokerBody.decode(command.body, version=command.version)
+
+    def decode(data: bytes) -> RegisterBrokerBody:
+        _check_crc(data, request.body_crc32)
+        return RegisterBrokerBody.decode(data, version=command.version)
+
+    body = await read_body(server, command, decode)
     return replace(registration, data_version=body.data_version, topics=body.topics)
 
 
@@ -79,17 +94,18 @@ def _order_topics(server: NameServer) -> bytes:
     return KVTable(table).encode()
 
 
-def unregister_broker(server: NameServer, connection: Connection, command: Command) -> Command:
+async def unregister_broker(server: NameServer, connection: Connection, command: Command) -> Command:
     """UNREGISTER_BROKER: a broker says goodbye."""
     request = requests.BrokerHeader.decode(command)
-    server.routes.unregister(request.broker_name, request.broker_addr)
+    async with server.changes:
+        server.routes.unregister(request.broker_name, request.broker_addr)
     return command.reply()
 
 
 def query_data_version(server: NameServer, connection: Connection, command: Command) -> Command:
     """QUERY_DATA_VERSION: does the broker have to register anew? The question itself is a sign of life."""
     request = requests.BrokerHeader.decode(command)
-    asked = decode_data_version(command.body)
+    asked = decode_data_version(small_body(command))
     stored = server.routes.touch(request.broker_name, request.broker_addr, server.clock.steady_ms())
     body = encode_data_version(stored) if stored else b""
     return command.reply(header=requests.DataVersionReply(changed=stored != asked), body=body)
@@ -114,17 +130,19 @@ def cluster_info(server: NameServer, connection: Connection, command: Command) -
     return command.reply(body=ClusterInfo(server.routes.groups(), server.routes.clusters()).encode())
 
 
-def wipe_write_permission(server: NameServer, connection: Connection, command: Command) -> Command:
+async def wipe_write_permission(server: NameServer, connection: Connection, command: Command) -> Command:
     """WIPE_WRITE_PERM_OF_BROKER: producers stop choosing this broker group."""
     request = requests.WritePermission.decode(command)
-    count = server.routes.wipe_write_permission(request.broker_name)
+    async with server.changes:
+        count = server.routes.wipe_write_permission(request.broker_name)
     return command.reply(header=requests.WipeWritePermissionReply(count))
 
 
-def add_write_permission(server: NameServer, connection: Connection, command: Command) -> Command:
+async def add_write_permission(server: NameServer, connection: Connection, command: Command) -> Command:
     """ADD_WRITE_PERM_OF_BROKER: producers may choose this broker group again."""
     request = requests.WritePermission.decode(command)
-    count = server.routes.add_write_permission(request.broker_name)
+    async with server.changes:
+        count = server.routes.add_write_permission(request.broker_name)
     return command.reply(header=requests.AddWritePermissionReply(count))
 
 
@@ -141,18 +159,21 @@ def route(server: NameServer, connection: Connection, command: Command) -> Comma
     return command.reply(body=encode_route(found, quoted_keys=standard_json))
 
 
-def register_topic(server: NameServer, connection: Connection, command: Command) -> Command:
+async def register_topic(server: NameServer, connection: Connection, command: Command) -> Command:
     """REGISTER_TOPIC_IN_NAMESRV: one topic on brokers that are already here."""
     request = requests.RegisterTopic.decode(command)
     if command.body:
-        server.routes.register_topic(request.topic, decode_route(command.body).queues)
+        async with server.changes:
+            route = await read_body(server, command, decode_route)
+            server.routes.register_topic(request.topic, route.queues)
     return command.reply()
 
 
-def delete_topic(server: NameServer, connection: Connection, command: Command) -> Command:
+async def delete_topic(server: NameServer, connection: Connection, command: Command) -> Command:
     """DELETE_TOPIC_IN_NAMESRV: forget a topic, everywhere or in one cluster."""
     request = requests.DeleteTopicInNameServer.decode(command)
-    server.routes.delete_topic(request.topic, request.cluster_name or None)
+    async with server.changes:
+        server.routes.delete_topic(request.topic, request.cluster_name or None)
     return command.reply()
 
 
@@ -186,11 +207,12 @@ def unit_subscription_ununit_topics(server: NameServer, connection: Connection, 
 # --- key-value config
 
 
-def put_kv_config(server: NameServer, connection: Connection, command: Command) -> Command:
+async def put_kv_config(server: NameServer, connection: Connection, command: Command) -> Command:
+    """PUT_KV_CONFIG: answered when it is on disk."""
     request = requests.KvConfig.decode(command)
     if request.value is None:
         raise MissingField("KvConfig", "value")
-    server.kv.put(request.namespace, request.key, request.value)
+    await server.kv.put(request.namespace, request.key, request.value)
     return command.reply()
 
 
@@ -200,9 +222,10 @@ def get_kv_config(server: NameServer, connection: Connection, command: Command) 
     return command.reply(header=requests.KvConfigReply(value))
 
 
-def delete_kv_config(server: NameServer, connection: Connection, command: Command) -> Command:
+async def delete_kv_config(server: NameServer, connection: Connection, command: Command) -> Command:
+    """DELETE_KV_CONFIG: answered when it is on disk."""
     request = requests.KvConfig.decode(command)
-    server.kv.delete(request.namespace, request.key)
+    await server.kv.delete(request.namespace, request.key)
     return command.reply()
 
 
@@ -237,7 +260,7 @@ def update_config(server: NameServer, connection: Connection, command: Command) 
 
 def _text(command: Command) -> str:
     try:
-        return bytes(command.body).decode()
+        return small_body(command).decode()
     except UnicodeDecodeError as error:
         raise InvalidParameter("the config is not UTF-8 text") from error
 

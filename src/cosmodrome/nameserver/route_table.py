@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from cosmodrome.errors import RouteNotFound, SystemBusy
@@ -19,6 +19,7 @@ from cosmodrome.model import (
 )
 
 MAX_BROKERS = 10_000
+TOPICS_IN_A_ROW = 1_000  # of one registration, in one step
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,18 @@ class RouteTable:
         An address has one id in its group: under a new id it leaves the old one. An id belongs to whoever claims it
         last, unless the holder's state version is higher; then the newcomer gets an empty answer, as from Apache.
         """
+        steps = self.registering(registration, now_ms, connection)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                registered: Registered = end.value
+                return registered
+
+    def registering(
+        self, registration: Registration, now_ms: int, connection: Hashable = None
+    ) -> Generator[None, None, Registered]:
+        """Do the same in steps of so many topics. Between them, brokers may leave; nothing else may change."""
         group = self._group_for(registration)
         for broker_id, broker in list(group.brokers.items()):
             if broker.address == registration.address and broker_id != registration.broker_id:
@@ -114,7 +127,7 @@ class RouteTable:
         group.acting_master = bool(registration.acting_master)
         group.brokers[registration.broker_id] = self._live(registration, now_ms, connection)
         if _speaks_for(group, registration):
-            _take_topics(group, registration, holder)
+            yield from _take_topics(group, registration, holder)
         return _master_of(group, registration.broker_id)
 
     def _group_for(self, registration: Registration) -> _Group:
@@ -279,13 +292,15 @@ def _speaks_for(group: _Group, registration: Registration) -> bool:
     return registration.acting_master is not None and registration.broker_id == min(group.brokers)
 
 
-def _take_topics(group: _Group, registration: Registration, holder: LiveBroker | None) -> None:
+def _take_topics(group: _Group, registration: Registration, holder: LiveBroker | None) -> Iterator[None]:
     """Take over the broker's topics. Those it does not name stay; an unchanged data version only adds new ones,
     so that a wiped permission outlives the registrations of a broker on which nothing has changed."""
     before = holder if holder is not None and holder.address == registration.address else None
     unchanged = before is not None and before.data_version == registration.data_version
     acting = registration.broker_id != MASTER_ID and group.acting_master
-    for topic, config in registration.topics.items():
+    for number, (topic, config) in enumerate(registration.topics.items(), 1):
+        if number % TOPICS_IN_A_ROW == 0:
+            yield
         if unchanged and topic in group.queues:
             continue
         perm = _without_write(config.perm) if acting else config.perm

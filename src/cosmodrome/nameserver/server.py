@@ -11,11 +11,12 @@ from cosmodrome.clock import Clock
 from cosmodrome.codes import ResponseCode
 from cosmodrome.config import NameServerConfig, NetConfig
 from cosmodrome.errors import ProtocolError, RequestCodeNotSupported, RequestError
-from cosmodrome.nameserver.kv import KvConfigs
+from cosmodrome.nameserver.kv import KvConfigs, KvLimits
 from cosmodrome.nameserver.processors import PROCESSORS
 from cosmodrome.nameserver.route_table import LiveBroker, RouteTable
 from cosmodrome.net.addresses import EVERY_ADDRESS, advertised_host, is_loopback
 from cosmodrome.net.connection import Connection
+from cosmodrome.net.lane import Lane
 from cosmodrome.net.server import Server
 from cosmodrome.wire.command import Command
 
@@ -34,7 +35,9 @@ class NameServer:
         self.config = config
         self.clock = clock
         self.routes = RouteTable(silent_after_ms=config.broker_silent_ms)
-        self.kv = KvConfigs(Path(config.kv_config_path) if config.kv_config_path else None)
+        self.kv = KvConfigs(Path(config.kv_config_path) if config.kv_config_path else None, _kv_limits(config))
+        self.lane = Lane()  # what takes long
+        self.changes = asyncio.Lock()  # of the route table: one after the other, in the order they came
         self._server = Server(self.answer, config.bind_address, config.listen_port, on_close=self._on_close, config=net)
 
     @property
@@ -49,7 +52,7 @@ class NameServer:
 
     def keep_settings(self, path: Path) -> None:
         """Take the KV settings from `path` and keep them there; StoreError when it cannot be read."""
-        self.kv = KvConfigs(path)
+        self.kv = KvConfigs(path, _kv_limits(self.config))
         self.config = dataclasses.replace(self.config, kv_config_path=str(path))
 
     async def start(self) -> None:
@@ -67,7 +70,9 @@ class NameServer:
                 await stop.wait()
             finally:
                 await self._server.close()
+                await self.kv.settled()
                 self.kv.close()
+                self.lane.close()
                 scan.cancel()  # it holds nothing between two scans
 
     async def answer(self, connection: Connection, command: Command) -> Command:
@@ -76,7 +81,8 @@ class NameServer:
             processor = PROCESSORS.get(command.code)
             if processor is None:
                 raise RequestCodeNotSupported(command.code)
-            return processor(self, connection, command)
+            reply = processor(self, connection, command)
+            return reply if isinstance(reply, Command) else await reply
         except RequestError as refusal:
             return command.reply(refusal.code, remark=str(refusal))
         except ProtocolError as error:  # the frame was sound, only its body was not: the connection may stay
@@ -97,6 +103,10 @@ class NameServer:
                 log.warning("%s left: silent for %d ms", _described(broker), broker.silent_after_ms)
                 if isinstance(broker.connection, Connection):
                     broker.connection.close()
+
+
+def _kv_limits(config: NameServerConfig) -> KvLimits:
+    return KvLimits(config.kv_config_max_entries, config.kv_config_max_value_size, config.kv_config_max_size)
 
 
 def _described(broker: LiveBroker) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from benchmarks import hostile
 from benchmarks.micro import BENCHMARKS, Bench
 from benchmarks.run import main
 from benchmarks.workloads import WORKLOADS
@@ -33,3 +34,10 @@ def test_a_profile_names_the_functions_of_the_hot_path() -> None:
     result = CliRunner().invoke(main, ["--smoke", "--profile", "send", "--seconds", "2"])
     assert result.exit_code == 0, result.output
     assert "connection.py" in result.output
+
+
+def test_a_healthy_client_is_measured_beside_a_hostile_peer() -> None:
+    result = CliRunner().invoke(hostile.main, ["--seconds", "0.3", "--only", "kv-values"])
+    assert result.exit_code == 0, result.output
+    assert [line.split()[0] for line in result.output.splitlines()] == ["none", "kv-values"]
+    assert "p99" in result.output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import os
@@ -13,21 +14,20 @@ import pytest
 
 from cosmodrome import state_file
 from cosmodrome.errors import QueryNotFound, ServiceNotAvailable, StoreError, SystemBusy
-from cosmodrome.nameserver import kv
-from cosmodrome.nameserver.kv import KvConfigs
+from cosmodrome.nameserver.kv import KvConfigs, KvLimits
 
 
-def test_a_value_is_found_under_its_namespace_and_key() -> None:
+async def test_a_value_is_found_under_its_namespace_and_key() -> None:
     configs = KvConfigs()
-    configs.put("ns", "k", "v")
-    configs.put("other", "k", "w")
+    await configs.put("ns", "k", "v")
+    await configs.put("other", "k", "w")
     assert configs.value("ns", "k") == "v"
     assert configs.namespace("ns") == {"k": "v"}
-    configs.put("ns", "k", "v2")
+    await configs.put("ns", "k", "v2")
     assert configs.value("ns", "k") == "v2"
 
 
-def test_what_is_missing_is_refused_by_name() -> None:
+async def test_what_is_missing_is_refused_by_name() -> None:
     configs = KvConfigs()
     with pytest.raises(QueryNotFound, match="Namespace: ns Key: k"):
         configs.value("ns", "k")
@@ -35,26 +35,26 @@ def test_what_is_missing_is_refused_by_name() -> None:
         configs.namespace("ns")
     assert configs.find("ns", "k") is None
     assert configs.find_namespace("ns") is None
-    configs.delete("ns", "k")
+    await configs.delete("ns", "k")
 
 
-def test_a_namespace_goes_with_its_last_key() -> None:
+async def test_a_namespace_goes_with_its_last_key() -> None:
     configs = KvConfigs()
-    configs.put("ns", "a", "1")
-    configs.put("ns", "b", "2")
-    configs.delete("ns", "a")
+    await configs.put("ns", "a", "1")
+    await configs.put("ns", "b", "2")
+    await configs.delete("ns", "a")
     assert configs.find_namespace("ns") == {"b": "2"}
-    configs.delete("ns", "b")
+    await configs.delete("ns", "b")
     assert configs.find_namespace("ns") is None
 
 
-def test_it_is_remembered_in_apaches_shape(tmp_path: Path) -> None:
+async def test_it_is_remembered_in_apaches_shape(tmp_path: Path) -> None:
     path = tmp_path / "namesrv" / "kvConfig.json"
     configs = KvConfigs(path)
-    configs.put("ORDER_TOPIC_CONFIG", "T", "a:8;b:8")
-    configs.put("ns", "ключ", 'with "quotes"\n')
-    configs.put("ns", "gone", "x")
-    configs.delete("ns", "gone")
+    await configs.put("ORDER_TOPIC_CONFIG", "T", "a:8;b:8")
+    await configs.put("ns", "ключ", 'with "quotes"\n')
+    await configs.put("ns", "gone", "x")
+    await configs.delete("ns", "gone")
     assert json.loads(state_file.unsealed(path.read_bytes())) == {
         "configTable": {"ORDER_TOPIC_CONFIG": {"T": "a:8;b:8"}, "ns": {"ключ": 'with "quotes"\n'}}
     }
@@ -64,11 +64,11 @@ def test_it_is_remembered_in_apaches_shape(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("torn", [b"{", b"[]", b'{"configTable":7}', b'{"configTable":{"ns":"v"}}'])
-def test_it_starts_from_the_backup_when_the_file_is_bad(tmp_path: Path, torn: bytes) -> None:
+async def test_it_starts_from_the_backup_when_the_file_is_bad(tmp_path: Path, torn: bytes) -> None:
     path = tmp_path / "kvConfig.json"
     configs = KvConfigs(path)
-    configs.put("ns", "k", "1")
-    configs.put("ns", "k", "2")
+    await configs.put("ns", "k", "1")
+    await configs.put("ns", "k", "2")
     path.write_bytes(torn)
     assert KvConfigs(path).value("ns", "k") == "1"
     assert (tmp_path / "kvConfig.json.bad").read_bytes() == torn
@@ -87,9 +87,9 @@ def test_a_file_without_a_table_is_empty(tmp_path: Path) -> None:
     assert KvConfigs(path).find_namespace("ns") is None
 
 
-def test_a_change_that_cannot_be_saved_does_not_happen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_change_that_cannot_be_saved_does_not_happen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     configs = KvConfigs(tmp_path / "kvConfig.json")
-    configs.put("ns", "k", "1")
+    await configs.put("ns", "k", "1")
 
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -99,31 +99,30 @@ def test_a_change_that_cannot_be_saved_does_not_happen(tmp_path: Path, monkeypat
         with pytest.raises(
             ServiceNotAvailable, match=r"cannot save .*kvConfig.json: .*No space left on device; see to"
         ):
-            configs.put("ns", "k", "2")
+            await configs.put("ns", "k", "2")
     assert configs.value("ns", "k") == "1"
     assert KvConfigs(tmp_path / "kvConfig.json").value("ns", "k") == "1"
 
 
-def test_nothing_is_saved_when_nothing_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_saved_when_nothing_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     configs = KvConfigs(tmp_path / "kvConfig.json")
 
     def unexpected(path: Path, data: bytes) -> None:
         raise AssertionError("saved")
 
     monkeypatch.setattr(state_file, "save", unexpected)
-    configs.delete("ns", "k")
+    await configs.delete("ns", "k")
 
 
-def test_there_is_room_for_so_many_entries_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kv, "MAX_ENTRIES", 2)
-    configs = KvConfigs()
-    configs.put("ns", "a", "1")
-    configs.put("ns2", "b", "1")
-    with pytest.raises(SystemBusy):
-        configs.put("ns", "c", "1")
-    configs.put("ns", "a", "2")
-    configs.delete("ns2", "b")
-    configs.put("ns", "c", "1")
+async def test_there_is_room_for_so_many_entries_and_no_more() -> None:
+    configs = KvConfigs(limits=KvLimits(entries=2))
+    await configs.put("ns", "a", "1")
+    await configs.put("ns2", "b", "1")
+    with pytest.raises(SystemBusy, match="kvConfigMaxEntries"):
+        await configs.put("ns", "c", "1")
+    await configs.put("ns", "a", "2")
+    await configs.delete("ns2", "b")
+    await configs.put("ns", "c", "1")
 
 
 OTHER_NAME_SERVER = """
@@ -150,5 +149,5 @@ def test_two_name_servers_do_not_share_a_file(tmp_path: Path) -> None:
         told, _ = other.communicate("")
     assert told == "left\n"
     configs = KvConfigs(path)
-    configs.put("ns", "k", "v")
+    asyncio.run(configs.put("ns", "k", "v"))
     configs.close()
