@@ -24,7 +24,6 @@ DATES = {
         2,
         "the boot time told to operators; how far a group is behind, with dates redated",
     ),
-    "broker/redirect.py": (1, "how far ahead the delivery date of a half message lies"),
     "broker/tables.py": (1, "the timestamp of a data version"),
     "broker/timer_metrics.py": (1, "a timestamp for operators"),
     "broker/timers.py": (4, "versions of the checkpoint, a property of delivered messages"),

@@ -275,13 +275,39 @@ async def test_a_message_that_cannot_be_delivered_does_not_hold_up_the_others(
     assert "record skipped: service=delays" in caplog.text
 
 
-async def test_a_clock_set_back_delivers_early_rather_than_never(tmp_path: Path) -> None:
+async def test_a_clock_set_back_while_nobody_looked_keeps_a_message_for_no_longer_than_its_level(
+    tmp_path: Path,
+) -> None:
     clock = FakeClock()
     async with office(tmp_path, clock) as post:
-        post.send(b"x", 1)
-    async with office(tmp_path, FakeClock(clock.now_ms() - 24 * HOUR)) as post:
-        await clock.advance(0)
-        assert post.delivered == [b"x"]
+        post.send(b"x", 3)
+        await clock.advance(4 * SECOND)
+        post.send(b"y", 1)
+    clock = FakeClock(clock.now_ms() - 24 * HOUR)
+    async with office(tmp_path, clock) as post:
+        await clock.advance(6 * SECOND - 1)
+        assert post.delivered == [b"y"]
+        await clock.advance(1)
+        assert post.delivered == [b"y", b"x"]
+
+
+@pytest.mark.parametrize("hours", [3, -3, 100, -100])
+async def test_a_clock_that_is_set_neither_hastens_nor_holds_up_a_message(tmp_path: Path, hours: int) -> None:
+    clock = FakeClock()
+    async with office(tmp_path, clock) as post:
+        post.send(b"before", 4)
+        await clock.advance(SECOND)
+        clock.step(hours * HOUR)
+        post.store.timeline.look()
+        post.send(b"after", 3)
+        await clock.advance(10 * SECOND - 1)
+        assert post.delivered == []
+        await clock.advance(1)
+        assert post.delivered == [b"after"]
+        await clock.advance(19 * SECOND - 1)
+        assert post.delivered == [b"after"]
+        await clock.advance(1)
+        assert post.delivered == [b"after", b"before"]
 
 
 # --- asking for a level
