@@ -143,6 +143,12 @@ class ConsumeQueues:
             if queue.fillers or queue.log_start != self._log.start:
                 queue.correct_min(self._log.start)
 
+    def reserve(self, topic: str, queue_id: int, queue_offset: int) -> None:
+        """Let the next message of a queue have at least this offset: those before it were given away."""
+        queue = self.find(topic, queue_id)
+        if queue is not None:
+            queue.next_offset = max(queue.next_offset, queue_offset)
+
     @property
     def fillers(self) -> int:
         return sum(queue.fillers for queue in self._queues.values())
@@ -278,6 +284,12 @@ def _queue_names(root: Path) -> dict[str, set[int]]:
             if known := {number for number in ids if number is not None}:
                 names[entry.name] = known
     return names
+
+
+def queue_folders(root: Path) -> Iterator[Path]:
+    """The folder of every queue, in order."""
+    for topic, ids in sorted(_queue_names(root).items()):
+        yield from (root / topic / str(queue_id) for queue_id in sorted(ids))
 
 
 def is_topic(name: str) -> bool:

@@ -195,7 +195,8 @@ def find_ends(files: Sequence[MappedFile]) -> None:
 
 def wrong_size(path: Path, actual: int, expected: int) -> StoreError:
     return StoreError(
-        f"{path} has {actual} bytes instead of {expected}: it is damaged or the configured file size was changed"
+        f"{path} has {actual} bytes instead of {expected}: it is damaged or the configured file size was changed; "
+        "put the size back into the config, or see `cosmodrome store repair`"
     )
 
 
@@ -224,7 +225,7 @@ def remove_unsure_files(directory: Path, size: int) -> None:
     Only for what can be built anew: from the first such place on, all are removed.
     """
     names = _names(directory)
-    if not all(map(_is_log_file_name, names)):
+    if not all(map(is_log_file_name, names)):
         return  # `list_files` says what is wrong with it
     before = None
     for number, name in enumerate(names):
@@ -248,10 +249,10 @@ def _is_empty(path: Path) -> bool:
 
 def log_file_names(directory: str | Path) -> list[str]:
     """What has the name of a file of a log, in order."""
-    return [name for name in _names(directory) if _is_log_file_name(name)]
+    return [name for name in _names(directory) if is_log_file_name(name)]
 
 
-def _is_log_file_name(name: str) -> bool:
+def is_log_file_name(name: str) -> bool:
     return len(name) == NAME_DIGITS and parse_int(name) is not None
 
 
@@ -261,7 +262,7 @@ def file_start(name: str) -> int:
 
 
 def _listed(path: Path, size: int, actual: int | None = None) -> MappedFile:
-    if not _is_log_file_name(path.name) or file_start(path.name) % size:
+    if not is_log_file_name(path.name) or file_start(path.name) % size:
         raise StoreError(
             f"{path} is not a file of this log: its name is not a multiple of {size} in {NAME_DIGITS} digits"
         )

@@ -11,15 +11,16 @@ from typing import Self
 
 from cosmodrome import state_file
 from cosmodrome.clock import Clock
-from cosmodrome.config import StoreConfig
+from cosmodrome.config import MIB, StoreConfig
 from cosmodrome.errors import MessageIllegal, ProtocolError, ServiceNotAvailable, StoreError
 from cosmodrome.model import Property
 from cosmodrome.store.checkpoint import Checkpoint
 from cosmodrome.store.cleaner import Cleaner, DiskUsed, disk_used
 from cosmodrome.store.commit_log import CommitLog
-from cosmodrome.store.consume_queue import ConsumeQueue, Entry
+from cosmodrome.store.consume_queue import ENTRY_SIZE, ConsumeQueue, Entry
 from cosmodrome.store.consume_queues import ConsumeQueues, sync_queue_files
 from cosmodrome.store.deleted_topics import DELETED_TOPICS, DeletedTopics
+from cosmodrome.store.derived import DerivedFiles, Shape
 from cosmodrome.store.dispatcher import Arrival, Dispatcher
 from cosmodrome.store.flusher import Flusher, sync_files
 from cosmodrome.store.gate import NO_ROOM, Gate
@@ -106,8 +107,13 @@ class MessageStore:
         state_file.make_folder(root)
         lock = _locked(paths)
         try:
+            derived = _derived_files(paths, config)
+            troubles = derived.troubles()
+            known = Checkpoint(paths.checkpoint)
+            if troubles:
+                derived.set_aside(troubles)
             store = cls(paths, config, clock)
-            store._start(lock, on_arrival)
+            store._start(lock, on_arrival, derived, known if troubles else None)
             store.cleaner = store._cleaner(used)
         except BaseException as error:
             if isinstance(error, OSError) and not isinstance(error, StoreError) and error.errno not in NO_ROOM:
@@ -116,29 +122,42 @@ class MessageStore:
             raise
         return store
 
-    def _start(self, lock: StoreLock, on_arrival: Arrival | None) -> None:
+    def _start(
+        self, lock: StoreLock, on_arrival: Arrival | None, derived: DerivedFiles, known: Checkpoint | None
+    ) -> None:
+        """Recover. If a derived file was damaged, `known` is what the checkpoint said before that was mended."""
         if (words := self._abort.last_words) is not None:
             log.error("the last process that used this store died: %s", words)
-        if self._last_exit is Exit.CLEAN and self._queues.is_empty and self._log.files:
+        self._derived = derived
+        if known is not None:  # the mark was made before anything was changed
+            self._checkpoint, self._last_exit = known, derived.exit
+        elif self._last_exit is Exit.CLEAN and self._queues.is_empty and self._log.files:
             self._abort.distrust_memory()  # someone removed the queues so that they are built anew
             self._last_exit = Exit.CRASH
         elif self._last_exit is not Exit.CLEAN:
             self._abort.keep()
-        mark = self._abort.distrust_memory if self._last_exit is Exit.CLEAN else self._abort.keep
+        is_marked = self._last_exit is not Exit.CLEAN or known is not None
         recovery = Recovery(
             self._log,
             self._queues,
             self._index,
             self._checkpoint,
             self._dispatcher,
-            mark,
-            left_zeros=self._abort.is_ours,
+            self._abort.keep if is_marked else self._abort.distrust_memory,
+            left_zeros=derived.left_zeros,
+            sums=derived.sums,
         )
         self._dispatcher.deleted = self._deleted.ends
-        self.recovered = recovered = recovery.run(self._last_exit)
+        self.recovered = recovered = recovery.run(self._last_exit, rebuild=known is not None)
         self._fit_deleted(recovery)
         for topic, end in self._deleted.ends.items():
             self._queues.delete_older(topic, end)
+        if known is not None:
+            for (topic, queue_id), queue_offset in derived.sums.ends.items():
+                if topic not in self._deleted.ends:
+                    self._queues.reserve(topic, queue_id, queue_offset)
+        if is_marked or derived.sums.log_end < 0:
+            derived.sums.extend(self._dispatcher.end, derived.shape)
         log.log(logging.ERROR if recovered.is_damaged else logging.INFO, "%s", recovered)
         self._lock = lock
         self.timeline = Timeline.open(
@@ -411,8 +430,10 @@ class MessageStore:
         """What a thread must do so that the checkpoint may speak of everything dispatched so far."""
         queue_files = self._queues.take_dirty()
         index_files = self._index.take_filled() if self._index else []
-        timestamp = self._dispatcher.timestamp
-        safe = safe_offsets(self._dispatcher.end, self._index)
+        timestamp, end = self._dispatcher.timestamp, self._dispatcher.end
+        safe = safe_offsets(end, self._index)
+        derived = self._derived
+        extends = end - derived.sums.log_end >= min(self._config.mapped_file_size_commit_log, _SUMS_EVERY_BYTES)
 
         def work() -> None:
             sync_queue_files(queue_files)
@@ -422,6 +443,8 @@ class MessageStore:
                 self._checkpoint.index_timestamp = index_files[-1].end_timestamp
             self._checkpoint.safe = safe
             self._checkpoint.save_if_room()
+            if extends:
+                derived.sums.extend(end, derived.shape)
 
         return work
 
@@ -560,6 +583,7 @@ class MessageStore:
         Until the last step nobody may send to the topic."""
         self._deleted.add(topic, self._log.end)
         yield from self._queues.deleting_topic(topic)
+        self._derived.sums.forget_topic(topic)
 
     @property
     def min_physical_offset(self) -> int:
@@ -633,9 +657,11 @@ class MessageStore:
         self._checkpoint.queues_timestamp = timestamp
         self._checkpoint.index_timestamp = self._index.last_timestamp if self._index else 0
         self._checkpoint.clean_end = (end, self._log.last) if self._log.last >= 0 else None
+        self._derived.sums.save(end, self._derived.shape)
         self._checkpoint.save()
 
 
+_SUMS_EVERY_BYTES = 64 * MIB  # of the log: what the start after a kill enters again
 _new_tuple = tuple.__new__  # half the time of calling the NamedTuple
 _TRANSACTION = SysFlag.TRANSACTION_MASK
 _QUEUED = (0, SysFlag.COMMIT)
@@ -668,6 +694,12 @@ def _has_key(head: RecordHead, key: str) -> bool:
     return find(head.properties, Property.UNIQ_KEY) == key or key in (find(head.properties, Property.KEYS) or "").split(
         " "
     )
+
+
+def _derived_files(paths: StorePaths, config: StoreConfig) -> DerivedFiles:
+    queue_file = -(-config.mapped_file_size_consume_queue // ENTRY_SIZE) * ENTRY_SIZE
+    shape = Shape(queue_file, config.max_hash_slot_num, config.max_index_num)
+    return DerivedFiles(paths, shape, AbortMark(paths.abort).last_exit(), has_index=config.message_index_enable)
 
 
 def _open_index(directory: Path, config: StoreConfig, clock: Clock, after_crash: bool) -> Index:

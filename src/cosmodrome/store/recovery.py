@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import NamedTuple
 
 from cosmodrome import disk
+from cosmodrome.config import MIB
 from cosmodrome.errors import ProtocolError
 from cosmodrome.store.checkpoint import Checkpoint, Safe
 from cosmodrome.store.commit_log import BLANK_SIZE, CommitLog, Visit
-from cosmodrome.store.consume_queues import ConsumeQueues, sync_queue_files
+from cosmodrome.store.consume_queues import ConsumeQueues, QueueKey, sync_queue_files
+from cosmodrome.store.derived import Sums
 from cosmodrome.store.dispatcher import Dispatcher
 from cosmodrome.store.index_file import Index
 from cosmodrome.store.lock import Exit
@@ -17,6 +20,7 @@ from cosmodrome.store.mending import Known, LogMender, Mended
 from cosmodrome.wire.record import RecordHead, check_at, head_at
 
 _ANY_TIME = 2**63 - 1
+MAX_INDEXED_AGAIN_BYTES = 64 * MIB  # of the log, after a kill
 
 
 class Recovered(NamedTuple):
@@ -68,6 +72,7 @@ class Recovery:
         before_mending: Callable[[], None] = lambda: None,
         *,
         left_zeros: bool = False,
+        sums: Sums | None = None,
     ) -> None:
         self._log = log
         self._queues = queues
@@ -77,14 +82,18 @@ class Recovery:
         self._left_zeros = left_zeros
         self._before_mending = before_mending
         self._records = 0
+        self._sums = sums
         self._mended = Mended(0)
         # Why records from the dispatcher's end on are not in queues and index: the disk has no room for their entries.
         self.stuck: OSError | None = None
 
-    def run(self, last_exit: Exit) -> Recovered:
-        self._unsure = self._first_unsure_file()
+    def run(self, last_exit: Exit, *, rebuild: bool = False) -> Recovered:
+        """Make everything agree. With `rebuild`, queues and index are built from the whole log."""
+        self._unsure = self._log.start if rebuild else self._first_unsure_file()
         if not self._log.files:
             self._forget_all()
+        if rebuild:
+            return self._after_crash(last_exit)
         if last_exit is Exit.CLEAN:
             return self._after_clean_exit()
         return self._after_kill() if last_exit is Exit.KILLED else self._after_crash(last_exit)
@@ -168,17 +177,51 @@ class Recovery:
         have to be entered, and a queue's last entry may be torn. Queues are looked at when a record leads to them."""
         ends = self._queues.claimed_ends()
         dispatched_end = max((end for end in ends.values() if end is not None), default=0)
-        file = self._log.file_at(max(dispatched_end - 1, self._log.start))
+        sure_end = self._sure_end
+        index_from = self._drop_unsure_index()
+        file = self._log.file_at(max(min(dispatched_end - 1, sure_end, index_from), self._log.start))
         begin = file.start if file is not None else self._log.start
-        if self._index:
-            self._trust_index(self._index)
         self._queues.settled_end = self._log.end
-        end, entered = self._mend(begin, Exit.KILLED, self._enter)
-        self._scan(entered, end, dispatched_end)
+        end, _ = self._mend(begin, Exit.KILLED)  # while the queues still tell all they know
+        self._cut_to_checksums(ends)
+        self._scan(begin, end, dispatched_end)
         for queue, claimed in ends.items():
             if claimed is None or claimed > self._unsure:
                 self._queues.find(*queue)  # so that it is synced with the rest
         return self._finish(Exit.KILLED, begin, end)
+
+    @cached_property
+    def _has_room(self) -> bool:
+        return self._sums is not None and self._sums.has_room()
+
+    @property
+    def _sure_end(self) -> int:
+        """From where on the log must be entered again, for no checksum vouches for the entries of what lies behind."""
+        if self._sums is None or not self._has_room or not self._log.start <= self._sums.log_end <= self._log.end:
+            return self._log.end
+        return self._sums.log_end
+
+    def _cut_to_checksums(self, ends: Mapping[QueueKey, int | None]) -> None:
+        """Drop the entries that no checksum vouches for."""
+        if self._sums is None or self._sure_end != self._sums.log_end:
+            return
+        for (topic, queue_id), claimed in ends.items():
+            if claimed is None or claimed > self._sums.log_end:
+                queue = self._queues.find(topic, queue_id)
+                known = self._sums.ends.get((topic, queue_id), 0)
+                if queue is not None and known < queue.max_offset:
+                    queue.cut(known)
+                    queue.correct_min(self._log.start)
+
+    def _drop_unsure_index(self) -> int:
+        """Have the last index files filled again if little of the log lies behind them, for they have no checksums;
+        return from where on that must be done."""
+        if self._index is None:
+            return self._log.end
+        self._trust_index(self._index)
+        if not self._has_room or self._log.end - self._index.synced_offset > MAX_INDEXED_AGAIN_BYTES:
+            return self._log.end
+        return self._index.drop_unsynced()
 
     def _after_crash(self, last_exit: Exit) -> Recovered:
         """Read the log from a file on that was surely on disk, enter every record, cut at the first that is broken."""

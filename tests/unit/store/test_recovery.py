@@ -278,9 +278,13 @@ def test_a_checkpoint_saves_most_of_the_scan(tmp_path: Path, caplog: pytest.LogC
     assert {queue_id: bodies(store, queue_id=queue_id) for queue_id in range(3)} == before
 
 
-def test_a_killed_process_costs_a_scan_of_the_last_file_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_killed_process_costs_a_scan_from_the_last_checksums_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     store = open_store(tmp_path)
-    fill(store, 200)
+    fill(store, 190)
+    store._take_checkpoint()()
+    fill(store, 10)
     before, inline = everything(store), derived_bytes(tmp_path)
     last_file = store._log.files[-1].start
     kill(store)

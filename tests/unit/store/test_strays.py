@@ -1,4 +1,4 @@
-"""Files that do not belong into a store are refused by name, and left alone."""
+"""Files that do not belong into the log are refused by name, and left alone."""
 
 import dataclasses
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import pytest
 from cosmodrome.config import KIB, StoreConfig
 from cosmodrome.errors import StoreError
 from cosmodrome.store import MessageStore
-from tests.unit.store.kit import SMALL, bodies, kill, message, open_store
+from tests.unit.store.kit import SMALL, kill, message, open_store
 
 FIRST = "0" * 20
 
@@ -30,10 +30,6 @@ def store_folder(root: Path, leave: Callable[[MessageStore], None]) -> Path:
         ("commitlog/notes.txt", 64 * KIB, "is not a file of this log"),
         (f"commitlog/{1:020d}", 64 * KIB, "is not a file of this log"),
         (f"commitlog/{FIRST}.bak", 64 * KIB, "is not a file of this log"),
-        (f"consumequeue/first/0/{FIRST}", 60, "has 60 bytes instead of 2000"),
-        ("consumequeue/first/0/notes.txt", 2_000, "is not a file of this log"),
-        ("index/notes.txt", 10, "is not an index file"),
-        ("index/20000101000000000", 10, "has 10 bytes instead of"),
     ],
 )
 def test_a_stray_file_keeps_the_store_from_opening(
@@ -45,19 +41,6 @@ def test_a_stray_file_keeps_the_store_from_opening(
         open_store(root)
     assert str(root / path) in str(refused.value)
     assert (root / path).stat().st_size == size
-
-
-def test_a_stray_file_of_one_queue_concerns_that_queue_only(tmp_path: Path) -> None:
-    root = store_folder(tmp_path, MessageStore.close)
-    stray = root / "consumequeue/orders/0/notes.txt"
-    stray.write_bytes(b"x")
-    store = open_store(root)
-    for use in (lambda: store.read("orders", 0, 0, 1), lambda: store.append(message("orders"))):
-        with pytest.raises(StoreError, match=r"notes\.txt is not a file of this log"):
-            use()
-    assert bodies(store, "first") == [b"body"]
-    stray.unlink()
-    assert bodies(store, "orders") == [b"kept"]
 
 
 @pytest.mark.parametrize(

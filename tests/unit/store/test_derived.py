@@ -1,0 +1,203 @@
+"""Damaged queues and index are no reason not to start: they are set aside and built again, and nothing else is lost."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from cosmodrome.config import KIB
+from cosmodrome.store import MessageStore, derived
+from cosmodrome.store.derived import SUMS
+from cosmodrome.store.verification import verify
+from cosmodrome.testing.kill import copy
+from tests.unit.store.damage import fill, flip, overwrite
+from tests.unit.store.kit import bodies, kill, message, open_store
+
+FIRST = "0" * 20
+QUEUE = f"consumequeue/orders/0/{FIRST}"
+SECOND_FILE = f"consumequeue/orders/0/{2_000:020d}"
+Leave = Callable[[MessageStore], None]
+Spoil = Callable[[Path], None]
+
+LEAVES = pytest.mark.parametrize("leave", [MessageStore.close, kill])
+
+
+def filled(root: Path, leave: Leave) -> dict[str, list[bytes]]:
+    """A store of which queues and index have several files each; every body by queue."""
+    store = open_store(root)
+    fill(store, 260)
+    store.append(message("idle", body=b"only"))
+    store._take_checkpoint()()
+    fill(store, 10)
+    before = everything(store)
+    leave(store)
+    return before
+
+
+def everything(store: MessageStore) -> dict[str, list[bytes]]:
+    topics = ("orders", "topic-0", "topic-1", "topic-2", "idle", "SCHEDULE_TOPIC_XXXX")
+    return {f"{topic}/{queue}": bodies(store, topic, queue) for topic in topics for queue in store.queues(topic)}
+
+
+def index_file(root: Path, number: int = 1) -> Path:
+    return sorted((root / "index").iterdir())[number]
+
+
+def shorten(path: str, size: int) -> Spoil:
+    return lambda root: os.truncate(root / path, size)
+
+
+def stray(path: str) -> Spoil:
+    def spoil(root: Path) -> None:
+        (root / path).write_bytes(b"x" * 10)
+
+    return spoil
+
+
+def zero(path: str) -> Spoil:
+    return lambda root: overwrite(root / path, 0, bytes(2_000))
+
+
+SPOILS: dict[str, Spoil] = {
+    "queue cut short": shorten(QUEUE, 1_001),
+    "queue cut short at an entry": shorten(QUEUE, 1_000),
+    "queue emptied": shorten(QUEUE, 0),
+    "queue's last file emptied": shorten(SECOND_FILE, 0),
+    "queue too long": shorten(QUEUE, 2_020),
+    "stray in a queue": stray("consumequeue/orders/0/notes.txt"),
+    "wrong name in a queue": stray(f"consumequeue/orders/0/{20:020d}"),
+    "queue's last file gone": lambda root: (root / SECOND_FILE).unlink(),
+    "queue zeroed": zero(QUEUE),
+    "queue's last file zeroed": zero(SECOND_FILE),
+    "a size that ends the queue": lambda root: flip(root / QUEUE, 50 * 20 + 8, 0x80),
+    "a tag": lambda root: flip(root / QUEUE, 50 * 20 + 19),
+    "index cut short": lambda root: os.truncate(index_file(root), 100),
+    "index emptied": lambda root: os.truncate(index_file(root), 0),
+    "stray in the index": stray("index/notes.txt"),
+    "index zeroed": lambda root: overwrite(index_file(root), 0, bytes(1_000)),
+    "index header": lambda root: flip(index_file(root), 36, 0x40),
+    "index slot": lambda root: overwrite(index_file(root), 40, b"\0\0\0\x07" * 10),
+    "index entry": lambda root: flip(index_file(root), 40 + 50 * 4 + 25),
+    "checksums": lambda root: flip(root / SUMS, 60),
+    "checksums emptied": shorten(SUMS, 0),
+}
+
+
+@LEAVES
+@pytest.mark.parametrize("name", SPOILS)
+def test_a_start_sets_aside_what_is_damaged_and_builds_it_again(
+    tmp_path: Path, name: str, leave: Leave, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = filled(tmp_path, leave)
+    SPOILS[name](tmp_path)
+    store = open_store(tmp_path)
+    assert everything(store) == before
+    assert " is damaged" in caplog.text or " is gone" in caplog.text or "index" in name
+    last = store.append(message("orders", body=b"new", UNIQ_KEY="new"))
+    assert last.queue_offset == len(before["orders/0"])
+    assert bodies(store) == [*before["orders/0"], b"new"]
+    assert len(store.find_by_key("orders", "new", 8, 0, 2**62)) == 1
+    store.close()
+    assert verify(tmp_path).is_sound, verify(tmp_path).problems
+
+
+@LEAVES
+def test_a_copy_of_what_was_damaged_is_kept(tmp_path: Path, leave: Leave, caplog: pytest.LogCaptureFixture) -> None:
+    filled(tmp_path, leave)
+    flip(tmp_path / QUEUE, 50 * 20 + 3)
+    (tmp_path / "consumequeue/orders/0/notes.txt").write_text("mine")
+    spoiled = (tmp_path / QUEUE).read_bytes()
+    open_store(tmp_path).close()
+    kept = tmp_path / "consumequeue.bad" / "orders" / "0"
+    assert (kept / FIRST).read_bytes() == spoiled
+    assert (kept / "notes.txt").read_text() == "mine"
+    assert f"{tmp_path / QUEUE} is damaged" in caplog.text
+    assert str(kept / FIRST) in caplog.text
+
+
+@LEAVES
+def test_a_damaged_queue_gives_no_offset_away_twice_though_the_log_has_no_message_of_it(
+    tmp_path: Path, leave: Leave
+) -> None:
+    filled(tmp_path, leave)
+    log_file = tmp_path / "commitlog"
+    store = open_store(tmp_path)
+    for number in range(60):
+        store.append(message("orders", 1, b"." * (2 * KIB) + b"%d" % number))
+    store._take_checkpoint()()
+    leave(store)
+    for path in sorted(log_file.iterdir())[:-2]:
+        path.unlink()
+    overwrite(tmp_path / f"consumequeue/idle/0/{FIRST}", 0, bytes(20))
+    store = open_store(tmp_path)
+    assert store.append(message("idle")).queue_offset == 1
+    store.close()
+
+
+def test_a_rebuild_that_is_interrupted_is_done_by_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = filled(tmp_path, MessageStore.close)
+    flip(tmp_path / QUEUE, 50 * 20 + 3)
+    monkeypatch.setattr(MessageStore, "_start", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        open_store(tmp_path)
+    monkeypatch.undo()
+    store = open_store(tmp_path)
+    assert everything(store) == before
+    store.close()
+    assert verify(tmp_path).is_sound
+
+
+@LEAVES
+def test_any_single_flip_of_a_derived_file_is_mended(tmp_path: Path, leave: Leave) -> None:
+    sound = tmp_path / "sound"
+    before = filled(sound, leave)
+    files = [path for path in sound.rglob("*") if path.parent.name in ("index", "0", "1") and path.stat().st_size]
+    random = Random(1)
+    for number in range(40):
+        root = tmp_path / f"store-{number}"
+        root.mkdir()
+        copy(sound, root)
+        path = root / random.choice(files).relative_to(sound)
+        used = [at for at, byte in enumerate(path.read_bytes()) if byte]
+        position, bit = random.choice(used or [0]), random.randrange(8)
+        flip(path, position, 1 << bit)
+        store = open_store(root)
+        assert everything(store) == before, f"{path.relative_to(root)}, bit {bit} of byte {position}"
+        store.close()
+        assert verify(root).is_sound, f"{path.relative_to(root)}, bit {bit} of byte {position}"
+
+
+@LEAVES
+def test_a_sound_store_is_not_rebuilt(tmp_path: Path, leave: Leave, caplog: pytest.LogCaptureFixture) -> None:
+    filled(tmp_path, leave)
+    store = open_store(tmp_path)
+    store.delete_topic("topic-1")
+    for _ in range(3):
+        store.append(message("topic-1", 1))
+    store._take_checkpoint()()
+    leave(store)
+    open_store(tmp_path).close()
+    open_store(tmp_path).close()
+    assert "damaged" not in caplog.text
+    assert "has changed" not in caplog.text
+
+
+def test_a_start_reads_only_so_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(tmp_path, MessageStore.close)
+    read: list[int] = []
+    crc_of = derived._crc_of
+
+    def noted(path: Path, begin: int, end: int, crc: int = 0) -> int:
+        read.append(end - begin)
+        return crc_of(path, begin, end, crc)
+
+    monkeypatch.setattr(derived, "_crc_of", noted)
+    monkeypatch.setattr(derived, "MAX_READ_AT_START_BYTES", 3_000)
+    open_store(tmp_path)
+    assert 0 < sum(read) <= 3_000
