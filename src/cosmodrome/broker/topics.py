@@ -73,6 +73,7 @@ class Topics(SavedTable):
         self._encoded_bytes = 0  # of all topics, about
         self._leaving: Counter[str] = Counter()  # topic → how many delete its queues
         self._made: dict[str, int] = {}  # topic → the change that made or changed it, since all were on disk
+        self._open: set[str] = set()  # of those, what clients have been let send to
         stored = state_file.load(path, TopicConfigWrapper.decode)
         if stored is not None:
             self._topics.update(stored.topics)
@@ -134,13 +135,19 @@ class Topics(SavedTable):
 
     def sendable(self, name: str, template: str, queues_wanted: int, unit_mode: bool = False) -> TopicConfig:
         """The topic to send to, created from `template` when it may be; a client of a unit marks what it creates."""
-        if is_broker_only(name) and not self._is_for_traces(name):
-            raise NoPermission(f"Sending message to topic[{name}] is forbidden: only the broker itself writes to it.")
         found = self._topics.get(name)
+        if name not in self._open:  # whatever was sent to before is
+            self._check_open(name)
         if found is None:
             check_topic(name)
             found = self._create_in_send(name, template, queues_wanted, unit_mode)
         return check_writable(found)
+
+    def _check_open(self, name: str) -> None:
+        if is_broker_only(name) and not self._is_for_traces(name):
+            raise NoPermission(f"Sending message to topic[{name}] is forbidden: only the broker itself writes to it.")
+        if name in self._topics:
+            self._open.add(name)
 
     def _create_in_send(self, name: str, template_name: str, queues_wanted: int, unit_mode: bool) -> TopicConfig:
         self.check_room(name)
@@ -198,6 +205,7 @@ class Topics(SavedTable):
                 self.put(dataclasses.replace(known, order=True))
 
     def delete(self, name: str) -> None:
+        self._open.discard(name)
         if (gone := self._topics.pop(name, None)) is not None:
             self._encoded_bytes -= _encoded_bytes(gone)
             self._made.pop(name, None)
