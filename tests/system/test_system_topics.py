@@ -14,17 +14,28 @@ from cosmodrome.config import BrokerConfig
 from cosmodrome.model import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, Perm, TopicConfig
 from cosmodrome.wire import properties as props
 from cosmodrome.wire.batch import encode_batch
+from cosmodrome.wire.bodies import BatchAck, BatchAckBody
 from cosmodrome.wire.command import Command
+from cosmodrome.wire.header import Header
+from cosmodrome.wire.pop import ORDER_QUEUE_ID, Handle
 from cosmodrome.wire.recall_handle import RecallHandle
 from cosmodrome.wire.record import SysFlag
 from cosmodrome.wire.requests import (
+    AckMessage,
+    ChangeInvisibleTime,
     CreateTopic,
+    DeleteGroup,
     EndTransaction,
+    PopMessage,
+    PullFlag,
+    PullMessage,
     RecallMessage,
+    ResetOffset,
     SendBack,
     SendMessage,
     SendReply,
     TopicHeader,
+    UpdateConsumerOffset,
 )
 from tests.system.wired import Wired, until, wired
 
@@ -178,6 +189,34 @@ async def test_no_one_creates_changes_or_deletes_a_topic_of_the_brokers_own(brok
     reply = await broker.call(RequestCode.DELETE_TOPIC_IN_BROKER, TopicHeader(topic))
     assert reply.code == ResponseCode.INVALID_PARAMETER
     assert broker.broker.topics.find_topic(topic) == known
+
+
+@pytest.mark.parametrize("group", ["CID_RMQ_SYS_TRANS", "CID_RMQ_SYS_REVIVE_GROUP"])
+async def test_no_client_moves_the_offsets_of_the_brokers_own_services(broker: Wired, group: str) -> None:
+    """A transaction service that is put forward forgets open transactions at the next start; a revive service set back
+    brings again what was acked."""
+    topic = HALF_TOPIC if "TRANS" in group else REVIVE
+    for _ in range(3):
+        await broker.ask(RequestCode.SEND_MESSAGE, header(TOPIC, HALF), b"b")
+    broker.broker.offsets.commit(group, topic, 0, 1)
+    handle = Handle(0, 0, 1_000, ORDER_QUEUE_ID, "0", "broker-a", 0, 2).encode()
+    pull = PullMessage(group, HALF_TOPIC, 0, 0, 1, PullFlag.COMMIT_OFFSET | PullFlag.SUBSCRIPTION, 3, 0, "*")
+    batch = BatchAck(group, topic, "0", 0, 0, ORDER_QUEUE_ID, 0, 1_000, (2,))
+    requests: list[tuple[RequestCode, Header | None, bytes]] = [
+        (RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffset(group, topic, 0, 3), b""),
+        (RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ResetOffset(topic, group, 0, is_force=True), b""),
+        (RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteGroup(group, clean_offset=True), b""),
+        (RequestCode.PULL_MESSAGE, pull, b""),
+        (RequestCode.POP_MESSAGE, PopMessage(group, topic, 0, 1, 1_000, 0), b""),
+        (RequestCode.ACK_MESSAGE, AckMessage(group, topic, 0, handle, 2), b""),
+        (RequestCode.CHANGE_MESSAGE_INVISIBLETIME, ChangeInvisibleTime(group, topic, 0, handle, 2, 1_000), b""),
+        (RequestCode.BATCH_ACK_MESSAGE, None, BatchAckBody("broker-a", (batch,)).encode()),
+        (RequestCode.CONSUMER_SEND_MSG_BACK, SendBack(0, group, 0), b""),
+    ]
+    for code, request, body in requests:
+        reply = await broker.call(code, request, body)
+        assert (reply.code, "the broker's own" in (reply.remark or "")) == (ResponseCode.NO_PERMISSION, True), reply
+    assert broker.broker.offsets.find_offset(group, topic, 0) == 1
 
 
 # --- half messages that could never be committed

@@ -11,7 +11,7 @@ from cosmodrome import state_file
 from cosmodrome.broker.tables import SavedTable
 from cosmodrome.clock import Clock
 from cosmodrome.config import BrokerConfig
-from cosmodrome.errors import GroupNotFound, LimitReached
+from cosmodrome.errors import GroupNotFound, LimitReached, NoPermission
 from cosmodrome.model import READER_GROUP, SYSTEM_GROUP_PREFIX, GroupConfig, check_group
 from cosmodrome.wire.bodies import GroupConfigWrapper
 
@@ -27,6 +27,16 @@ BUILT_IN_GROUPS = (
     "CID_ONSAPI_OWNER",
     "CID_RMQ_SYS_TRANS",
 )
+
+
+# Under these the broker keeps how far its own services are: with transactions, and with what was popped.
+OWN_GROUPS = frozenset({"CID_RMQ_SYS_TRANS", "CID_RMQ_SYS_REVIVE_GROUP"})
+
+
+def check_open(name: str) -> None:
+    """Refuse what would move the offsets of the broker's own services, so that they skip or repeat their work."""
+    if name in OWN_GROUPS:
+        raise NoPermission(f"group[{name}] is the broker's own: no client consumes in its name or moves its offsets")
 
 
 class Groups(SavedTable):
@@ -76,6 +86,8 @@ class Groups(SavedTable):
             )
 
     def group(self, name: str) -> GroupConfig:
+        """Return the group in whose name a client comes."""
+        check_open(name)
         found = self._groups.get(name) or self.find_group(name)
         if found is None:
             raise GroupNotFound(name)

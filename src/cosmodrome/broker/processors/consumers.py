@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from cosmodrome.broker.bodies import reply_with
 from cosmodrome.broker.clients import ConsumerGroup, Member
+from cosmodrome.broker.groups import check_open
 from cosmodrome.codes import Language, RequestCode, ResponseCode
 from cosmodrome.errors import (
     CallTimeout,
@@ -50,6 +51,7 @@ async def reset_offset(broker: Broker, _connection: Connection, command: Command
     useServerSideResetOffset is off, are told to see to it themselves: the broker does not keep their offsets.
     """
     request = ResetOffset.decode(command)
+    check_open(request.group)
     topic = broker.topics.topic(request.topic)
     if request.group not in broker.groups:
         raise GroupNotFound(request.group)

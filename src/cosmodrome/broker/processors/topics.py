@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cosmodrome.broker.bodies import read_body, reply_with
+from cosmodrome.broker.groups import check_open
 from cosmodrome.broker.topic_attributes import changed
 from cosmodrome.errors import GroupNotFound, InvalidParameter, LimitReached
 from cosmodrome.model import MessageQueue, TopicConfig
@@ -144,6 +145,7 @@ async def put_group(broker: Broker, _connection: Connection, command: Command) -
 async def delete_group(broker: Broker, _connection: Connection, command: Command) -> Command:
     """DELETE_SUBSCRIPTIONGROUP."""
     request = DeleteGroup.decode(command)
+    check_open(request.group_name)
     broker.groups.delete(request.group_name)
     if request.clean_offset or request.remove_offset:
         broker.offsets.forget_group(request.group_name)
