@@ -8,6 +8,7 @@ import os
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import BinaryIO
 
 from cosmodrome.errors import StoreError
 
@@ -69,10 +70,14 @@ def open_file(path: str | Path, flags: int) -> int:
         raise
 
 
+def open_to_read(path: str | Path) -> BinaryIO:
+    """Open a file as `open` does; FileNotFoundError if there is none, LinkRefused for a link."""
+    return os.fdopen(open_file(path, os.O_RDONLY), "rb")
+
+
 def read_file(path: str | Path) -> bytes:
     """Return what a small file holds; FileNotFoundError if there is none, LinkRefused for a link."""
-    fd = open_file(path, os.O_RDONLY)
-    with os.fdopen(fd, "rb") as file:
+    with open_to_read(path) as file:
         return file.read()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cosmodrome.config import FlushDiskType
-from cosmodrome.errors import StoreError
+from cosmodrome.errors import DamagedRecord, StoreError
 from cosmodrome.store import commit_log, consume_queues, index_file, mapped_file
 from cosmodrome.store.consume_queues import ConsumeQueues
 from cosmodrome.store.index_file import Index
@@ -81,6 +81,6 @@ def _passes(folder: Path, flush: FlushDiskType, seed: int) -> bool:
     folder.mkdir()
     try:
         live_and_lose_power(folder, flush, seed)
-    except (AssertionError, StoreError):
+    except (AssertionError, DamagedRecord, StoreError):
         return False
     return True

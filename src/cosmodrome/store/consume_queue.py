@@ -14,6 +14,7 @@ from pathlib import Path
 from cosmodrome import disk
 from cosmodrome.store.mapped_file import MappedFile, list_files
 from cosmodrome.store.open_files import OpenFiles
+from cosmodrome.wire.record import MIN_SIZE
 
 ENTRY = struct.Struct(">qiq")
 ENTRY_SIZE = ENTRY.size
@@ -126,6 +127,26 @@ class ConsumeQueue:
     def _mark(self, file: MappedFile) -> None:
         file.dirty = True
         self._dirty.append(file)
+
+    def may_take(self, queue_offset: int, physical_offset: int) -> bool:
+        """Whether a record found in the log can have this queue offset; if not, its head is damaged.
+
+        Between two messages of a queue lie no more records than there is room for. An offset comes again only from 0
+        on, in a topic made anew, or where one entry that led too far has left nothing but fillers. It is not 0 for sure
+        where one flipped bit would have made 0 of the offset that is due.
+        """
+        if queue_offset < self.max_offset:
+            if queue_offset < 0 or physical_offset < self.last_physical_end:
+                return queue_offset >= 0
+            if queue_offset == 0 and self.max_offset & (self.max_offset - 1):
+                return True
+            if queue_offset * ENTRY_SIZE < self._files[0].start:
+                return False
+            between = range(queue_offset, self.max_offset - 1)
+            return len(between) > 0 and all(self.entry(offset)[1] == FILLER_SIZE for offset in between)
+        has_entries = bool(self._files) and self.max_offset * ENTRY_SIZE > self._files[0].start
+        before = self._physical_offset(self.max_offset - 1) if has_entries else 0
+        return queue_offset - self.max_offset <= (physical_offset - max(before, 0)) // MIN_SIZE
 
     def lose(self, queue_offset: int, physical_offset: int) -> None:
         """The message with this queue offset is lost: nothing leads to it any more, but its number stays taken."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -53,6 +53,7 @@ class ConsumeQueues:
         self._dirty: list[MappedFile] = []
         self._log_start = log.start
         self.settled_end = 0  # below it, the last broker entered everything that is in the log
+        self.floors: Mapping[QueueKey, int] = {}  # what the next messages of some queues get at least
         self._names = _queue_names(root)
         if after_crash:
             for path in [self._path(topic, queue_id) for topic, ids in self._names.items() for queue_id in ids]:
@@ -95,6 +96,7 @@ class ConsumeQueues:
     def _open(self, topic: str, queue_id: int) -> ConsumeQueue:
         path = self._path(topic, queue_id)
         queue = ConsumeQueue(path, topic, queue_id, self._file_size, self._open_files, self._dirty)
+        queue.reserved = queue.next_offset = self.floors.get((topic, queue_id), 0)
         self._queues[topic, queue_id] = queue
         self._names.setdefault(topic, set()).add(queue_id)
         return queue
@@ -148,6 +150,11 @@ class ConsumeQueues:
         queue = self.find(topic, queue_id)
         if queue is not None:
             queue.next_offset = max(queue.next_offset, queue_offset)
+
+    def reserved(self) -> dict[QueueKey, int]:
+        """The floors that still count: of queues that end with lost messages."""
+        floors = {key: queue.reserved for key, queue in self._queues.items() if queue.reserved > queue.max_offset}
+        return floors | {key: floor for key, floor in self.floors.items() if key not in self._queues}
 
     @property
     def fillers(self) -> int:

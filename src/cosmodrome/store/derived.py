@@ -252,7 +252,7 @@ class DerivedFiles:
                 yield Trouble(path, what)
 
     def _header_trouble(self, path: Path) -> str:
-        with path.open("rb") as file:
+        with disk.open_to_read(path) as file:
             begin_ms, end_ms, begin, end, used_slots, count = HEADER.unpack(file.read(HEADER_SIZE))
         if not count:  # made, and not written to
             return ""
@@ -313,7 +313,7 @@ class DerivedFiles:
         """Copy a file of a queue aside. One that has only a wrong length is brought to its own: its first entries say
         where the queue goes on if the log has no message of it any more."""
         folder = aside_folder(self._paths.consume_queue) / path.parent.relative_to(self._paths.consume_queue)
-        folder.mkdir(parents=True, exist_ok=True)
+        disk.make_folders(folder)
         kept = free_name(folder / path.name, suffix="")
         size = self.shape.queue_file
         if is_log_file_name(path.name) and int(path.name) % size == 0 and not self._is_before_gap(path):
@@ -401,13 +401,13 @@ def _written(fd: int) -> int:
 
 
 def _index_used(path: Path, shape: Shape) -> int:
-    with path.open("rb") as file:
+    with disk.open_to_read(path) as file:
         count: int = HEADER.unpack(file.read(HEADER_SIZE).ljust(HEADER_SIZE, b"\0"))[5]
     return HEADER_SIZE + shape.slots * SLOT_SIZE + min(max(count, 1), shape.entries) * INDEX_ENTRY_SIZE
 
 
 def _crc_of(path: Path, begin: int, end: int, crc: int = 0) -> int:
-    with path.open("rb") as file:
+    with disk.open_to_read(path) as file:
         file.seek(begin)
         while begin < end and (data := file.read(min(_CHUNK, end - begin))):
             crc = zlib.crc32(data, crc)

@@ -25,6 +25,7 @@ LOWEST_TAG_HASH = -(2**31)
 DEFAULT_DELAYS_MS = parse_delays(DEFAULT_DELAY_LEVELS)
 _UNKNOWN_DELAY_MS = 1_000
 _NO_QUEUE = "in no queue: its topic or queue id can be none"
+_NO_OFFSET = "its queue cannot have had this offset: its head is damaged"
 
 _CACHED_TAGS = 4096
 
@@ -55,6 +56,8 @@ class Dispatcher:
         self._delays_ms = delays_ms
         self.deleted: Mapping[str, int] = {}  # topic → records below this offset are in no queue any more
         self.on_arrival: Arrival | None = None
+        self._doubtful: dict[ConsumeQueue, RecordHead] = {}
+        self.is_recovering = False  # what is entered now was found in a log that may be damaged
         self.end = 0
         self.timestamp = 0
 
@@ -122,6 +125,9 @@ class Dispatcher:
                 self._note(head.topic, head.queue_id, head.queue_offset, head.physical_offset, _NO_QUEUE)
                 return
             queue = self._queues.queue(head.topic, head.queue_id)
+        if self.is_recovering and not self._may_enter(queue, head):
+            self._dispatch_keys(head)
+            return
         if head.is_lost_message:
             queue.lose(head.queue_offset, head.physical_offset)
             self.end = head.physical_offset + head.size
@@ -134,6 +140,25 @@ class Dispatcher:
             raise
         except Exception as error:  # ours; one record must not end a start, nor be missing from its queue
             self.dispatch_bare(queue, head.queue_offset, at, size, sys_flag, timestamp, error)
+
+    def _may_enter(self, queue: ConsumeQueue, head: RecordHead) -> bool:
+        """Whether a record in a log that may be damaged can have the offset that its head says.
+
+        One that says an offset once more is in doubt; it is believed when the next one of its queue goes on from there.
+        """
+        offset = head.queue_offset
+        doubtful = self._doubtful.pop(queue, None)
+        if doubtful is not None and offset == doubtful.queue_offset + 1:
+            code = _tags_code(queue.topic, doubtful.properties, doubtful.store_timestamp, self._delays_ms)
+            queue.put(doubtful.queue_offset, doubtful.physical_offset, doubtful.size, code)
+        if offset == queue.max_offset or head.sys_flag & _TRANSACTION not in _QUEUED:
+            return True
+        if queue.may_take(offset, head.physical_offset):
+            return True
+        if 0 <= offset < queue.max_offset:
+            self._doubtful[queue] = head
+        self._note(head.topic, head.queue_id, offset, head.physical_offset, _NO_OFFSET)
+        return False
 
     def dispatch_bare(
         self,

@@ -44,6 +44,8 @@ class IndexCheck:
         self._aborted = aborted
         self._findings = findings
         self._expected = Expected()
+        self._void_begins: list[int] = []
+        self._void_ends: list[int] = []
         self._keys_covered = self._keys_elsewhere = self._keys_found = 0
         self.shape: IndexShape | None = None
 
@@ -58,6 +60,15 @@ class IndexCheck:
     def _must_follow(self, number: int) -> bool:
         """Whether the keys behind this file should be in it too."""
         return number == len(self._files) - 1 and not self._aborted
+
+    def forgive(self, begin: int, end: int) -> None:
+        """Keys may still lead to [begin, end): what lay there was lost to damage."""
+        self._void_begins.append(begin)
+        self._void_ends.append(end)
+
+    def _is_void(self, offset: int) -> bool:
+        number = bisect_right(self._void_begins, offset) - 1
+        return number >= 0 and offset < self._void_ends[number]
 
     def finish(self, log_end: int) -> None:
         self.shape = self._find_shape()
@@ -131,6 +142,8 @@ class IndexCheck:
                 self._add_entry(placed[0], f"it points to {offset}, those before it already to {previous}")
             previous = offset
             if 0 <= offset < self._log.start:
+                continue
+            if self._is_void(offset):
                 continue
             head = self._log.head_at(offset) if offset < log_end else None
             if head is None:

@@ -28,6 +28,7 @@ _MAGIC_AT = 4
 _MAX_BODY_BYTES = 16 * 1024 * 1024  # no frame, so no body, is larger; a checksum of more is not tried
 _MAX_CHAIN = 1000  # records that are followed to find one that a queue leads to
 _SECTOR_BYTES = 512  # what a disk writes at once, at least
+_LEAST_ZEROS = 2  # a record without properties ends with their size
 _ZEROS = bytes(_SECTOR_BYTES)
 _MAX_FOLLOWED = 1_000_000  # in one search; a hostile body may be full of chains
 
@@ -153,10 +154,12 @@ class _Search:
     def _proven_end(self, place: int, data_end: int) -> int:
         """Where the log ends at least, though nothing sound follows `place`."""
         end = place
-        while self._complete and end < data_end:  # one damaged record behind the other, each known to its queue
+        while end < data_end:  # one damaged record behind the other, each known to its queue
             claimed, file = self._claimed_end_at(end), self._log.file_at(end)
             if claimed is None or file is None or claimed > file.end:
                 break
+            if self._lost_power and (claimed > data_end + _LEAST_ZEROS or self._has_hole(end, claimed)):
+                break  # it was not written to its end
             end = claimed
         return max(end, self._safe_end)
 

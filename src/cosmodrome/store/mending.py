@@ -269,6 +269,12 @@ def _void_sizes(begin: int, end: int) -> Iterator[tuple[int, int]]:
         begin += size
 
 
+def is_void(head: RecordHead) -> bool:
+    """Whether a record took the place of damaged bytes."""
+    is_nameless = head.sys_flag & SysFlag.TRANSACTION_MASK == SysFlag.ROLLBACK and head.topic.encode() == _VOID_TOPIC
+    return is_nameless or head.is_lost_message
+
+
 def _void_record(offset: int, size: int, timestamp: int, claim: Claim | None) -> bytes:
     """A record that says it was rolled back: every broker passes over it."""
     topic = _VOID_TOPIC[: size - MIN_SIZE] if claim is None else claim.topic.encode()

@@ -36,6 +36,7 @@ from cosmodrome.store.message import (
 from cosmodrome.store.open_files import OpenFiles, open_files_limit
 from cosmodrome.store.paths import StorePaths
 from cosmodrome.store.preallocation import Preallocator
+from cosmodrome.store.queue_floors import QUEUE_FLOORS, QueueFloors
 from cosmodrome.store.queue_reader import QueueReader
 from cosmodrome.store.recovery import Recovered, Recovery, safe_offsets
 from cosmodrome.store.rot import MessageDamaged, QueueMender, Rot, sound_head
@@ -70,6 +71,8 @@ class MessageStore:
         self._index = _open_index(paths.index, config, clock, after_crash) if config.message_index_enable else None
         self._checkpoint = Checkpoint(paths.checkpoint)
         self._deleted = DeletedTopics(paths.config / DELETED_TOPICS)
+        self._floors = QueueFloors(paths.config / QUEUE_FLOORS)
+        self._queues.floors = self._floors.floors
         self.skipped = SkippedRecords(paths.config / SKIPPED_RECORDS, clock)
         self._dispatcher = Dispatcher(self._queues, self._index, config.delays_ms, self.skipped)
         self.rot = Rot()
@@ -158,6 +161,8 @@ class MessageStore:
                     self._queues.reserve(topic, queue_id, queue_offset)
         if is_marked or derived.sums.log_end < 0:
             derived.sums.extend(self._dispatcher.end, derived.shape)
+        self._floors.update(self._queues.reserved())
+        self._queues.floors = self._floors.floors
         log.log(logging.ERROR if recovered.is_damaged else logging.INFO, "%s", recovered)
         self._lock = lock
         self.timeline = Timeline.open(
@@ -582,6 +587,8 @@ class MessageStore:
         """The same in steps, the first of which makes it certain: after a crash in between, the start deletes the rest.
         Until the last step nobody may send to the topic."""
         self._deleted.add(topic, self._log.end)
+        self._floors.drop_topic(topic)
+        self._queues.floors = self._floors.floors
         yield from self._queues.deleting_topic(topic)
         self._derived.sums.forget_topic(topic)
 

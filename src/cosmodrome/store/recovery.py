@@ -89,6 +89,13 @@ class Recovery:
 
     def run(self, last_exit: Exit, *, rebuild: bool = False) -> Recovered:
         """Make everything agree. With `rebuild`, queues and index are built from the whole log."""
+        self._dispatcher.is_recovering = True
+        try:
+            return self._run(last_exit, rebuild=rebuild)
+        finally:
+            self._dispatcher.is_recovering = False
+
+    def _run(self, last_exit: Exit, *, rebuild: bool) -> Recovered:
         self._unsure = self._log.start if rebuild else self._first_unsure_file()
         if not self._log.files:
             self._forget_all()

@@ -23,8 +23,10 @@ from cosmodrome.store.index_check import IndexCheck
 from cosmodrome.store.index_shape import IndexShape
 from cosmodrome.store.lock import AbortMark
 from cosmodrome.store.log_walk import Damage, Proof, Tail, walk
+from cosmodrome.store.mending import is_void
 from cosmodrome.store.paths import StorePaths
 from cosmodrome.store.queue_check import QueueCheck
+from cosmodrome.store.queue_floors import QUEUE_FLOORS
 from cosmodrome.store.skipped import read_skipped
 from cosmodrome.store.survey import LIGHT_QUEUE_PREFIX, FoundFile, Survey, survey
 from cosmodrome.wire import fastjson
@@ -39,6 +41,7 @@ _TABLES = frozenset(
     {
         "topics.json",
         DELETED_TOPICS,
+        QUEUE_FLOORS,
         "subscriptionGroup.json",
         "consumerOffset.json",
         "consumerFilter.json",
@@ -238,6 +241,8 @@ class _Verifier:
 
     def _see_record(self, head: RecordHead) -> None:
         self._walked.records += 1
+        if is_void(head):
+            self._index.forgive(head.physical_offset, head.physical_offset + head.size)
         self._walked.last_timestamp = max(self._walked.last_timestamp, head.store_timestamp)
         entry, keys = self._expected.traces(head)
         if keys:

@@ -73,7 +73,8 @@ def test_after_a_clean_exit_no_queue_is_looked_at(tmp_path: Path) -> None:
 
 
 def test_after_a_kill_only_queues_of_the_last_file_of_the_log_are_opened(tmp_path: Path) -> None:
-    config = dataclasses.replace(CONFIG, mapped_file_size_commit_log=1 * MIB)
+    # Without an index, for which more of the log may be read.
+    config = dataclasses.replace(CONFIG, mapped_file_size_commit_log=1 * MIB, message_index_enable=False)
     store = open_store(tmp_path, config)
     fill(store, FEWER)
     while store.max_physical_offset < MIB:  # into the next file
