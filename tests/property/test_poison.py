@@ -13,6 +13,7 @@ from tests.simulation.poisoned_lives import (
     BODIES,
     NUMBERS_32,
     PLACES,
+    PLAUSIBLE,
     SYS_FLAGS,
     TIMES,
     WORDS,
@@ -27,17 +28,25 @@ any_text = st.text(st.characters(exclude_categories=["Nd"]), max_size=40)
 any_properties = st.fixed_dictionaries(
     {}, optional={name: st.sampled_from(words) | any_text for name, words in WORDS.items()}
 ) | st.dictionaries(any_text, any_text, max_size=4)
-poison = st.builds(
-    lambda place, *rest: Poison(*place, *rest),
-    st.sampled_from(PLACES),
-    st.sampled_from(BODIES) | any_text.map(lambda text: text.encode(errors="replace")),
-    any_properties,
-    st.sampled_from(SYS_FLAGS),
-    st.sampled_from(NUMBERS_32),
-    st.sampled_from(TIMES),
-    st.sampled_from(TIMES),
-)
-lives = st.lists(st.builds(Life, st.lists(poison, min_size=3, max_size=30), st.booleans()), min_size=1, max_size=2)
+
+
+@st.composite
+def poisons(draw: st.DrawFn) -> Poison:
+    topic, queue_id = draw(st.sampled_from(PLACES))
+    belonging = PLAUSIBLE.get(topic, {}) if draw(st.booleans()) else {}
+    return Poison(
+        topic,
+        queue_id,
+        draw(st.sampled_from(BODIES) | any_text.map(lambda text: text.encode(errors="replace"))),
+        {**belonging, **draw(any_properties)},
+        draw(st.sampled_from(SYS_FLAGS)),
+        draw(st.sampled_from(NUMBERS_32)),
+        draw(st.sampled_from(TIMES)),
+        draw(st.sampled_from(TIMES)),
+    )
+
+
+lives = st.lists(st.builds(Life, st.lists(poisons(), min_size=3, max_size=30), st.booleans()), min_size=1, max_size=2)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -61,6 +61,7 @@ CONFIG: dict[str, str | int | bool] = {
     "flushConsumerOffsetInterval": 1_000,
     "timerFlushIntervalMs": 1_000,
     "enablePropertyFilter": True,
+    "reviveQueueNum": 1,
 }
 
 DIGITS = "7" * 5_000
@@ -133,6 +134,17 @@ NUMBERS_32 = (0, 0, 0, 1, -1, 2**31 - 1, -(2**31))
 TIMES = (0, 1_600_000_000_000, 2**63 - 1, -(2**63))
 
 
+# What belongs into a topic has these.
+_PLACE = {Property.REAL_TOPIC: PLAIN, Property.REAL_QID: "0"}
+PLAUSIBLE = {
+    SCHEDULE_TOPIC: {Property.DELAY: "1", **_PLACE},
+    TIMER: {Property.TIMER_OUT_MS: "1600000000000", **_PLACE},
+    HALF_TOPIC: {Property.TRAN_MSG: "true", Property.PGROUP: PRODUCERS, Property.UNIQ_KEY: "x", **_PLACE},
+    OP_HALF_TOPIC: {Property.TAGS: "d"},
+    REVIVE: {Property.TAGS: "ck"},
+}
+
+
 class Poison(NamedTuple):
     """A record that a service may stumble over."""
 
@@ -154,14 +166,16 @@ class Life(NamedTuple):
 
 
 def drawn(random: Random) -> Poison:
-    """A poison record of this random."""
-    names = random.sample(sorted(WORDS), random.randint(0, 8))
+    """A poison record of this random; more often than not it is nearly what belongs there."""
+    is_plausible = random.random() < 0.6
+    names = random.sample(sorted(WORDS), random.randint(0, 2 if is_plausible else 8))
     topic, queue_id = random.choice(PLACES)
+    properties = PLAUSIBLE.get(topic, {}) if is_plausible else {}
     return Poison(
         topic,
         queue_id,
         random.choice(BODIES),
-        {name: random.choice(WORDS[name]) for name in names},
+        {**properties, **{name: random.choice(WORDS[name]) for name in names}},
         random.choice(SYS_FLAGS),
         random.choice(NUMBERS_32),
         random.choice(TIMES),
