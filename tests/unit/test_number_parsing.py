@@ -21,6 +21,7 @@ EXEMPT = frozenset({"numbers.py", "testing"})
 # Calls whose text is bounded by what stands around them, or that are given numbers. Say why.
 ALLOWED = {
     # A regex before it allows a few ASCII digits.
+    "spark/options.py: int(match[1])",
     "config.py: port.isdecimal()",
     "filter/sql92/parser.py: int(digits)",
     "filter/sql92/numbers.py: text.isdecimal()",
@@ -39,6 +40,8 @@ ALLOWED = {
     "wire/record.py: raw[end - 11:end - 1].isdigit()",
     # Digits that the caller made.
     "net/addresses.py: int(row[0], 16)",
+    "store/memory_faults.py: int(first, 16)",
+    "store/memory_faults.py: int(text, 16)",
     "net/listeners.py: int(columns[1].rpartition(':')[2], 16)",
     "wire/java.py: int(raw.translate(_HIGH), 31)",
     "wire/java.py: int(raw.translate(_LOW), 31)",
@@ -53,10 +56,31 @@ ALLOWED = {
     "broker/overload.py: int(waited_ms)",
     "broker/statistics.py: int(value)",
     "broker/topics.py: int(unit_flag)",
+    "pipelines/charts.py: int(value)",
+    "pipelines/replay.py: int(end_ms)",
+    "pipelines/replay.py: int(sent.get['messages'])",
+    "pipelines/reports.py: int(total)",
+    "pipelines/reports.py: int(total[0])",
+    "pipelines/running.py: int(told['batchId'])",
+    "pipelines/store_scan.py: int(count)",
+    "pipelines/trace_report.py: int(count)",
+    "spark/positions.py: int(found.value)",
+    "spark/watching.py: int(source.get('numInputRows') or 0)",
+    # Elements of arrays of numpy.
+    "spark/decoding.py: int(self._ends[row])",
+    "spark/decoding.py: int(self._starts[row])",
+    "spark/decoding.py: int(self.sys_flags[row])",
+    "spark/encoding.py: int(np.count_nonzero(np.asarray(pc.binary_length(parts))))",
+    "spark/encoding.py: int(np.searchsorted(begins, at, 'right'))",
+    "spark/encoding.py: int(np.searchsorted(ends, ends[begin] + self._options.batch_bytes, 'right'))",
+    "spark/encoding.py: int(offsets[0])",
+    "spark/reading.py: int(edges[before[0] + 1])",
+    "spark/reading.py: int(edges[before[0]])",
+    "spark/reading.py: int(records.queue_offsets[0])",
 }
 
 # Packages in which every `int(…)` is looked at: they read what peers and files bring.
-READERS = ("broker", "client", "filter", "nameserver", "net", "store", "wire")
+READERS = ("broker", "client", "filter", "nameserver", "net", "pipelines", "spark", "store", "wire")
 
 
 def suspicious(path: str, source: str) -> Iterator[str]:

@@ -24,6 +24,7 @@ from cosmodrome.errors import (
     RouteNotFound,
 )
 from cosmodrome.model import HALF_TOPIC, MASTER_ID, READ_WRITE, READER_GROUP, MessageQueue, Property, Subscription
+from cosmodrome.numbers import read_int
 from cosmodrome.spark.encoding import Shipment, drawn_name
 from cosmodrome.spark.exactly_once import (
     Decision,
@@ -309,7 +310,7 @@ class BrokerLedger:
             try:
                 reply = self._cluster.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
                 table = KVTable.decode(bytes(reply.body)).table
-                log_end, behind = int(table["commitLogMaxOffset"]), int(table["dispatchBehindBytes"])
+                log_end, behind = read_int(table["commitLogMaxOffset"]), read_int(table["dispatchBehindBytes"])
             except (BrokerError, KeyError, ValueError) as error:
                 log.warning("%s does not say how far its index is (%s)", address, error)
                 time.sleep(INDEX_SECONDS)

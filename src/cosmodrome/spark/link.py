@@ -27,6 +27,7 @@ from cosmodrome.errors import (
 )
 from cosmodrome.model import MASTER_ID, MessageQueue, Route
 from cosmodrome.net.tls import client_context, connect_failure
+from cosmodrome.numbers import MAX_PORT, parse_int
 from cosmodrome.spark.options import LinkOptions
 from cosmodrome.wire.acl import Credentials
 from cosmodrome.wire.bodies import ClusterInfo, TopicList, decode_route
@@ -114,8 +115,10 @@ class Peer:
 
 def _open(address: str, tls: ssl.SSLContext | None) -> socket.socket:
     host, _, port = address.rpartition(":")
-    host = host.strip("[]")
-    opened = socket.create_connection((host, int(port)), CONNECT_TIMEOUT_SECONDS)
+    host, number = host.strip("[]"), parse_int(port, high=MAX_PORT)
+    if not host or number is None:
+        raise ConnectionFailed(address, "is not an address; write host:port")
+    opened = socket.create_connection((host, number), CONNECT_TIMEOUT_SECONDS)
     try:
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return opened if tls is None else tls.wrap_socket(opened, server_hostname=host)
