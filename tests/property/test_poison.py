@@ -9,10 +9,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cosmodrome.config import FlushDiskType
+from cosmodrome.model import HALF_TOPIC, Property
+from cosmodrome.wire.record import SysFlag
 from tests.simulation.poisoned_lives import (
     BODIES,
     NUMBERS_32,
     PLACES,
+    PLAIN,
     PLAUSIBLE,
     SYS_FLAGS,
     TIMES,
@@ -56,9 +60,18 @@ def test_any_poison_costs_itself_only(tmp_path_factory: pytest.TempPathFactory, 
     run(tmp_path_factory.mktemp("poisoned"), lives)
 
 
-def test_much_poison_costs_itself_only(tmp_path: Path) -> None:
-    random = Random(13)
+def test_the_half_message_that_kept_brokers_from_starting(tmp_path: Path) -> None:
+    """As a client sent it: the broker may take or refuse it, but it starts."""
+    asked = {**PLAUSIBLE[HALF_TOPIC], Property.CHECK_IMMUNITY_TIME_IN_SECONDS: "7" * 5_000}
+    poison = Poison(PLAIN, 0, b"poison", asked, SysFlag.PREPARED)
+    figures = run(tmp_path, [Life([poison] * 3, is_killed) for is_killed in (False, True)])
+    assert figures.stored + figures.refused == 6
+
+
+@pytest.mark.parametrize("flush", list(FlushDiskType))
+def test_much_poison_costs_itself_only(tmp_path: Path, flush: FlushDiskType) -> None:
+    random = Random(f"much {flush}")
     lives = [Life([drawn(random) for _ in range(150)], is_killed) for is_killed in (True, False)]
-    figures = run(tmp_path, lives)
+    figures = run(tmp_path, lives, flush=flush)
     assert figures.skipped > 20
     assert figures.stored > 150

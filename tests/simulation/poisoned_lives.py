@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from cosmodrome.broker.pop.messages import revive_topic
 from cosmodrome.codes import RequestCode, ResponseCode
+from cosmodrome.config import FlushDiskType
 from cosmodrome.errors import RequestError
 from cosmodrome.filter import sql92
 from cosmodrome.model import (
@@ -192,14 +193,16 @@ class Figures(NamedTuple):
     messages: int
 
 
-def run(folder: Path, lives: Sequence[Life], seed: int = 1) -> Figures:
+def run(
+    folder: Path, lives: Sequence[Life], seed: int = 1, flush: FlushDiskType = FlushDiskType.ASYNC_FLUSH
+) -> Figures:
     """Go through these lives on one store, in virtual time; AssertionError names what did not come."""
     with seeded(seed), asyncio.Runner(loop_factory=lambda: VirtualLoop(Random(seed))) as runner:
-        return runner.run(_run(folder, lives))
+        return runner.run(_run(folder, lives, flush))
 
 
-async def _run(folder: Path, lives: Sequence[Life]) -> Figures:
-    async with cluster(data_dir=folder, config=CONFIG) as nodes:
+async def _run(folder: Path, lives: Sequence[Life], flush: FlushDiskType) -> Figures:
+    async with cluster(data_dir=folder, config={**CONFIG, "flushDiskType": flush}) as nodes:
         world = _World(nodes)
         for topic in (POPPED, PLAIN, LATER, TIMED, DECIDED):
             await nodes.create_topic(topic, 1)
