@@ -182,6 +182,9 @@ class StoreConfig(_FromProperties):
     timer_flush_interval_ms: int = 1_000
     timer_congest_num_each_slot: int = 2**31 - 1
     mapped_file_size_timer_log: int = 100 * MIB
+    # Looking for rot; keys of our own. Every record is read again within the interval, 0: never.
+    scrub_interval_hours: int = 168
+    scrub_mebibytes_per_second: int = 8
     # Retention. Ratios are percent of the disk.
     delete_when: str = "04"
     file_reserved_time: int = 72
@@ -211,6 +214,8 @@ class StoreConfig(_FromProperties):
         _require(self.timer_flush_interval_ms > 0, "timerFlushIntervalMs", "at least 1 ms")
         _require(self.timer_congest_num_each_slot > 0, "timerCongestNumEachSlot", "at least 1")
         _require(self.mapped_file_size_timer_log >= 4 * KIB, "mappedFileSizeTimerLog", "at least 4096 bytes")
+        _require(0 <= self.scrub_interval_hours <= 87_600, "scrubIntervalHours", "0 to 87600 hours")
+        _require(0 < self.scrub_mebibytes_per_second <= 1_024, "scrubMebibytesPerSecond", "1 to 1024 MiB/s")
         _require(_are_hours(self.delete_when), "deleteWhen", "hours of the day (00 to 23), separated by ;")
         _require(self.file_reserved_time > 0, "fileReservedTime", "at least 1 hour")
         _require(self.clean_resource_interval > 0, "cleanResourceInterval", "at least 1 ms")

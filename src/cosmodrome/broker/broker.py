@@ -255,6 +255,7 @@ class Broker:
             parts = (
                 tasks.create_task(self.store.preallocator.run()),
                 tasks.create_task(self.store.cleaner.run()),
+                tasks.create_task(self.store.scrub.run()),
                 tasks.create_task(self.delays.run()),
                 tasks.create_task(self.timers.run()),
                 tasks.create_task(self.transactions.run()),

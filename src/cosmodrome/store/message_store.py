@@ -40,6 +40,7 @@ from cosmodrome.store.queue_floors import QUEUE_FLOORS, QueueFloors
 from cosmodrome.store.queue_reader import QueueReader
 from cosmodrome.store.recovery import Recovered, Recovery, safe_offsets
 from cosmodrome.store.rot import MessageDamaged, QueueMender, Rot, sound_head
+from cosmodrome.store.scrub import SCRUB_FILE, Scrub
 from cosmodrome.store.skipped import SKIPPED_RECORDS, SkippedRecords
 from cosmodrome.store.timeline import Timeline
 from cosmodrome.wire.batch import BatchItem
@@ -180,6 +181,16 @@ class MessageStore:
         )
         self.group_commit = self.flusher.group_commit
         self.preallocator = Preallocator(self._log, self._clock)
+        self.scrub = Scrub(
+            self._log,
+            self._queues,
+            self._dispatcher,
+            self._mender,
+            self.rot,
+            self._config,
+            self.paths.config / SCRUB_FILE,
+            self._clock,
+        )
         self._abort.set()
         if recovery.stuck is not None:
             self._recovered_behind = True

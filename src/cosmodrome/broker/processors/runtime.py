@@ -161,8 +161,11 @@ def _waiting(broker: Broker) -> dict[str, object]:
 
 def _rot(broker: Broker) -> dict[str, object]:
     """What was found to be damaged since the start; keys of our own."""
-    rot = broker.store.rot
+    rot, scrub = broker.store.rot, broker.store.scrub.state
     return {
+        "scrubPlace": -1 if scrub.place is None else scrub.place,
+        "scrubRounds": scrub.rounds,
+        "scrubLastEnd": scrub.last_end_ms,
         "damagedRecords": rot.records,
         "damagedQueueEntries": rot.entries,
         "rebuiltQueueEntries": rot.rebuilt,
