@@ -36,7 +36,6 @@ class Rot:
         self.records = 0
         self.entries = 0
         self.rebuilt = 0
-        self.index_entries = 0
         self._known: dict[object, None] = {}
 
     def is_news(self, thing: object) -> bool:

@@ -169,7 +169,6 @@ def _rot(broker: Broker) -> dict[str, object]:
         "damagedRecords": rot.records,
         "damagedQueueEntries": rot.entries,
         "rebuiltQueueEntries": rot.rebuilt,
-        "damagedIndexEntries": rot.index_entries,
     }
 
 
