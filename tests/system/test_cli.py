@@ -32,9 +32,11 @@ def test_a_first_message(tmp_path: Path) -> None:
             key: second[key] for key in ("msgId", "offsetMsgId", "queueId", "queueOffset")
         }
         assert received["properties"]["shop"] == "Köln"
-        assert cosmodrome("send", "coloured", "\x1b[31mred", *namesrv).returncode == 0
+        assert cosmodrome("send", "coloured", "\x1b[31mred\nor two", *namesrv).returncode == 0
         shown = cosmodrome("tail", "coloured", "--from", "earliest", "--limit", "1", *namesrv)
-        assert shown.stdout.endswith(r" \x1b[31mred" "\n")
+        assert shown.stdout.endswith(r" \x1b[31mred\nor two" "\n")
+        shown = cosmodrome("tail", "coloured", "--from", "earliest", "--limit", "1", "--raw", *namesrv)
+        assert shown.stdout.endswith(" \x1b[31mred\nor two\n")
         assert daemon.interrupt() == 0
         daemon.wait_for("stopped")
 

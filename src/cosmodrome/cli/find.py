@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import click
 
 from cosmodrome.cli.access import Access, access_options, hints_at_start
-from cosmodrome.cli.options import instant, output_option
-from cosmodrome.cli.output import echo_json, message_json, visible
+from cosmodrome.cli.options import check_raw, instant, output_option, raw_option
+from cosmodrome.cli.output import echo_json, message_json, one_line
 from cosmodrome.client.finding import END_OF_TIME_MS, MAX_FOUND, Finder, Found
 from cosmodrome.client.instance import Instance
 from cosmodrome.client.offsets import max_offset, min_offset
@@ -49,6 +50,7 @@ def place(text: str) -> tuple[str, int, int]:
     show_default=True,
     help="Show so many at most: the newest with --key, else the oldest. Of a key, a broker gives 64.",
 )
+@raw_option
 @access_options
 @output_option
 def find(
@@ -59,6 +61,7 @@ def find(
     begin: datetime | None,
     end: datetime | None,
     limit: int,
+    raw: bool,
     access: Access,
     output: str,
 ) -> None:
@@ -67,6 +70,7 @@ def find(
     A key and times may be given together. Nothing is consumed.
     """
     check_topic(topic)
+    check_raw(raw, output)
     is_timed = begin is not None or end is not None
     given = [name for name, value in (("--key", key), ("--id", message_id), ("--at", at)) if value is not None]
     if len(given) > 1 or (is_timed and given not in ([], ["--key"])):
@@ -82,7 +86,7 @@ def find(
     question = _Question(topic, key, message_id, at, begin_ms, end_ms, limit)
     with hints_at_start():
         found = run(question.asked(access))
-    _show(found.messages[:limit] if key is None else found.messages[-limit:], output)
+    _show(found.messages[:limit] if key is None else found.messages[-limit:], output, raw=raw)
     if len(found.messages) > limit:
         click.echo(f"there are more; --limit shows more than {limit}", err=True)
     elif key is not None and len(found.messages) >= MAX_FOUND:
@@ -138,19 +142,20 @@ class _Question:
         return Found()
 
 
-def _show(messages: list[ReceivedMessage], output: str) -> None:
+def _show(messages: list[ReceivedMessage], output: str, *, raw: bool) -> None:
     for number, message in enumerate(messages):
         if output == "json":
             echo_json(message_json(message))
             continue
         if number:
             click.echo()
-        click.echo(visible(_told(message)))
+        click.echo(_told(message, str if raw else one_line))
 
 
-def _told(message: ReceivedMessage) -> str:
+def _told(message: ReceivedMessage, shown: Callable[[str], str]) -> str:
     queue = message.queue
-    lines = [f"{message.topic} {queue.broker_name or message.store_host}/{queue.queue_id}@{message.queue_offset}"]
+    place = f"{queue.broker_name or message.store_host}/{queue.queue_id}@{message.queue_offset}"
+    lines = [shown(f"{message.topic} {place}")]
     properties = sorted((name, value) for name, value in message.properties.items() if name not in _TOLD)
     facts = {
         "queue of": queue.topic if queue.topic != message.topic else "",
@@ -164,7 +169,7 @@ def _told(message: ReceivedMessage) -> str:
         "tries before": str(message.reconsume_times or ""),
         "body": _body(message.body),
     }
-    lines += [f"  {name:<12} {value}" for name, value in facts.items() if value]
+    lines += [f"  {name:<12} {shown(value)}" for name, value in facts.items() if value]
     return "\n".join(lines)
 
 

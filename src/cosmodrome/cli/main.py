@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from cosmodrome import __version__
-from cosmodrome.cli.output import errors_told
+from cosmodrome.cli.output import LogFormatter, errors_told
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
@@ -78,7 +78,9 @@ class CosmodromeGroup(click.Group):
 def main(verbose: int) -> None:
     """RocketMQ for Python: name server, broker and clients in one command."""
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
-    logging.basicConfig(level=level, format=LOG_FORMAT)
+    handler = logging.StreamHandler()
+    handler.setFormatter(LogFormatter(LOG_FORMAT))
+    logging.basicConfig(level=level, handlers=[handler])
     logging.getLogger("asyncio").setLevel(logging.WARNING)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cosmodrome.cli.access import Access, access_options, hints_at_start
-from cosmodrome.cli.options import duration, instant, output_option
+from cosmodrome.cli.options import check_raw, duration, instant, output_option, raw_option
 from cosmodrome.cli.output import (
     echo_json,
     message_json,
@@ -119,10 +119,18 @@ async def _send(message: Message, access: Access, timeout_ms: int) -> SendResult
 @click.option("--limit", type=click.IntRange(1), help="Stop after this many messages; otherwise Ctrl-C stops.")
 @click.option("--tag", help="Only messages with one of these tags, such as 'paid || refunded'.")
 @click.option("--sql", help="Only messages with these properties, such as \"region = 'north' AND price > 10\".")
+@raw_option
 @access_options
 @output_option
 def tail(
-    topic: str, start: str, limit: int | None, tag: str | None, sql: str | None, access: Access, output: str
+    topic: str,
+    start: str,
+    limit: int | None,
+    tag: str | None,
+    sql: str | None,
+    raw: bool,
+    access: Access,
+    output: str,
 ) -> None:
     """Show the messages of TOPIC as they come. No consumer group is involved, so no group misses anything."""
     from cosmodrome.client.queue_reader import TopicReader
@@ -131,6 +139,7 @@ def tail(
 
     if tag is not None and sql is not None:
         raise click.UsageError("give --tag or --sql, not both")
+    check_raw(raw, output)
     expression = Sql(sql) if sql is not None else tag or ALL_TAGS
     reader = TopicReader(
         topic,
@@ -142,7 +151,7 @@ def tail(
     try:
         with hints_at_start():
             run(_look_for(topic, access))
-        run(_tail(reader, limit, output))
+        run(_tail(reader, limit, output, raw=raw))
     except KeyboardInterrupt:
         pass  # how a tail ends
 
@@ -162,9 +171,9 @@ async def _look_for(topic: str, access: Access) -> None:
         await instance.stop()
 
 
-async def _tail(reader: TopicReader, limit: int | None, output: str) -> None:
+async def _tail(reader: TopicReader, limit: int | None, output: str, *, raw: bool) -> None:
     """Show messages until there are enough, or until the reader of this command's output has left."""
-    showing = asyncio.create_task(_show(reader, limit, output))
+    showing = asyncio.create_task(_show(reader, limit, output, raw=raw))
     leaving = asyncio.create_task(_wait_until_reader_leaves())
     try:
         await asyncio.wait((showing, leaving), return_when=asyncio.FIRST_COMPLETED)
@@ -176,14 +185,14 @@ async def _tail(reader: TopicReader, limit: int | None, output: str) -> None:
         await asyncio.gather(showing, leaving, return_exceptions=True)
 
 
-async def _show(reader: TopicReader, limit: int | None, output: str) -> None:
+async def _show(reader: TopicReader, limit: int | None, output: str, *, raw: bool) -> None:
     shown = 0
     async with reader:
         async for message in reader:
             if output == "json":
                 echo_json(message_json(message))
             else:
-                click.echo(message_text(message))
+                click.echo(message_text(message, raw=raw))
             shown += 1
             if shown == limit:
                 return

@@ -61,6 +61,9 @@ output_option = click.option(
     show_default=True,
     help="json prints one object a line, for scripts.",
 )
+raw_option = click.option(
+    "--raw", is_flag=True, help="Show text as it is: it may break lines and command the terminal. Otherwise both show."
+)
 host_option = click.option("--host", help="Address to listen on.  [default: 127.0.0.1]")
 
 
@@ -76,3 +79,9 @@ def _config_option(kind: str) -> Callable[[C], C]:
 
 config_option = _config_option("broker.conf")
 name_server_config_option = _config_option("namesrv.conf")
+
+
+def check_raw(raw: bool, output: str) -> None:
+    """Refuse `--raw` for JSON, which shows every character without doing what it says."""
+    if raw and output == "json":
+        raise click.UsageError("--raw is for text; -o json escapes what a terminal would obey, and loses nothing")

@@ -24,6 +24,10 @@ log = logging.getLogger(__name__)
 _PIPE_COLUMNS = 200  # of a table that goes into a file or another program
 # What would move the cursor, colour the screen or give a terminal orders; lines may end as they like.
 _ORDERS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n"}
+# What would show text in another order than it has, or on another line.
+_ORDERS |= {code: f"\\u{code:04x}" for code in (0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))}
+_LINE_ORDERS = _ORDERS | {ord("\n"): "\\n", ord("\t"): "\\t", ord("\r"): "\\r"}
+_JSON_ORDERS = {code: f"\\u{code:04x}" for code in _ORDERS if code > 0x1F}  # the others are escaped in any JSON
 
 
 @contextmanager
@@ -42,7 +46,7 @@ def errors_told() -> Iterator[None]:
         log.debug("command failed", exc_info=True)
         if isinstance(error, OSError):
             _flush_or_discard()
-        raise click.ClickException(str(error)) from error
+        raise click.ClickException(visible(str(error))) from error
 
 
 def _flush_or_discard() -> None:
@@ -75,6 +79,18 @@ def visible(text: str) -> str:
     return text.replace("\r\n", "\n").translate(_ORDERS)
 
 
+def one_line(text: str) -> str:
+    """As `visible`, in one line: no message can look like two, nor like something that this command says."""
+    return text.translate(_LINE_ORDERS)
+
+
+class LogFormatter(logging.Formatter):
+    """A formatter for lines: what peers sent can neither command a terminal nor pass for a line of its own."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # its name in `logging`
+        return one_line(super().formatMessage(record))
+
+
 def table(columns: Iterable[str], rows: Iterable[Iterable[object]], title: str = "", right: Iterable[int] = ()) -> Any:
     """One that folds what is too wide. The columns with the numbers `right` hold figures."""
     from rich import box
@@ -83,9 +99,9 @@ def table(columns: Iterable[str], rows: Iterable[Iterable[object]], title: str =
 
     made = Table(box=box.SIMPLE, title=title or None, title_justify="left")
     for number, column in enumerate(columns):
-        made.add_column(Text(visible(column)), overflow="fold", justify="right" if number in right else "left")
+        made.add_column(Text(one_line(column)), overflow="fold", justify="right" if number in right else "left")
     for row in rows:
-        made.add_row(*(Text("" if cell is None else visible(str(cell))) for cell in row))
+        made.add_row(*(Text("" if cell is None else one_line(str(cell))) for cell in row))
     return made
 
 
@@ -104,7 +120,7 @@ def echo_tables(*tables: Any) -> None:
 def echo_json(value: dict[str, Any]) -> None:
     import orjson  # here: help and commands that print text do without
 
-    click.echo(orjson.dumps(value).decode())
+    click.echo(orjson.dumps(value).decode().translate(_JSON_ORDERS))
 
 
 def send_result_json(result: SendResult) -> dict[str, Any]:
@@ -153,9 +169,11 @@ def message_json(message: ReceivedMessage) -> dict[str, Any]:
     return value
 
 
-def message_text(message: ReceivedMessage) -> str:
+def message_text(message: ReceivedMessage, *, raw: bool = False) -> str:
+    """A message in one line; `raw` shows its text as it is, whatever that does to a terminal."""
     stored = datetime.fromtimestamp(message.store_timestamp / 1000, UTC).astimezone()
     place = f"{message.queue.broker_name}/{message.queue.queue_id}@{message.queue_offset}"
     labels = [f"tag={message.tags}" if message.tags else "", f"key={message.keys}" if message.keys else ""]
     body = message.body.decode(errors="backslashreplace")
-    return visible(" ".join(filter(None, [f"{stored:%H:%M:%S.%f}"[:-3], place, *labels, body])))
+    text = " ".join(filter(None, [f"{stored:%H:%M:%S.%f}"[:-3], place, *labels, body]))
+    return text if raw else one_line(text)

@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 import click
 
 from cosmodrome.cli.options import config_option, output_option
-from cosmodrome.cli.output import echo_json, echo_tables, table
+from cosmodrome.cli.output import echo_json, echo_tables, one_line, table
 from cosmodrome.clock import SystemClock
 from cosmodrome.config import StoreConfig, read_store_config
 from cosmodrome.disk import DEFAULT_FILE_MODE, use_file_mode
@@ -145,12 +145,17 @@ def skipped(folder: Path, output: str) -> None:
     if output == "json":
         echo_json(_json({"folder": folder, "count": _skipped_count(found), "records": found}))
     elif not found:
-        click.echo(f"{folder}: no record was left out")
+        _say(f"{folder}: no record was left out")
     else:
         rows = [_skipped_row(record) for record in found]
         echo_tables(table(("time", "service", "topic/queue@offset", "log offset", "reason"), rows, right=(3,)))
         if (rest := _skipped_count(found) - len(found)) > 0:
             click.echo(f"and {rest:,} before them")
+
+
+def _say(text: str) -> None:
+    """Print a line; the names of files and topics in it may be anybody's."""
+    click.echo(one_line(text))
 
 
 def _skipped_count(found: list[SkippedRecord]) -> int:
@@ -176,9 +181,9 @@ def _start_over(folder: Path, config: StoreConfig | None, *, write: bool, output
         echo_json({"folder": _text(str(folder)), "steps": list(map(_text, steps)), "written": write})
         return
     for step in steps:
-        click.echo(f"{'now' if write else 'would'}: {step}")
+        _say(f"{'now' if write else 'would'}: {step}")
     if not steps:
-        click.echo(f"{folder}: there is nothing to move aside; a broker starts empty here")
+        _say(f"{folder}: there is nothing to move aside; a broker starts empty here")
     elif not write:
         click.echo("nothing was changed; --write does it")
 
@@ -222,7 +227,7 @@ def _camel(name: str) -> str:
 
 def _show_inspection(found: Inspection) -> None:
     for line in _inspection_lines(found):
-        click.echo(line)
+        _say(line)
     times = "first stored", "last stored"
     if found.topics:
         echo_tables(table(("topic", "queues", "messages", *times), _topic_rows(found), right=(1, 2)))
@@ -277,7 +282,7 @@ def _show_verification(found: Verification, output: str) -> None:
         echo_json({"sound": found.is_sound, **_json(found)})
     else:
         for line in _verification_lines(found):
-            click.echo(line)
+            _say(line)
     if not found.is_sound:
         raise click.exceptions.Exit(1)
 
@@ -298,13 +303,13 @@ def _verification_lines(found: Verification) -> Iterator[str]:
 
 def _show_plan(plan: RepairPlan, *, write: bool) -> None:
     if not plan.steps and not plan.obstacles:
-        click.echo(f"{plan.verification.folder}: nothing that a repair could mend")
+        _say(f"{plan.verification.folder}: nothing that a repair could mend")
         for problem in plan.verification.problems:
-            click.echo(f"left as it is: {problem}")
+            _say(f"left as it is: {problem}")
         return
     for problem in plan.verification.problems:
-        click.echo(f"wrong: {problem}")
+        _say(f"wrong: {problem}")
     for step in plan.steps:
-        click.echo(f"{'now' if write else 'would'}: {step}")
+        _say(f"{'now' if write else 'would'}: {step}")
     if not write and plan.steps:
         click.echo("nothing was changed; --write does it")

@@ -10,7 +10,7 @@ import click
 
 from cosmodrome.cli.access import Access, access_options, hints_at_start
 from cosmodrome.cli.options import output_option
-from cosmodrome.cli.output import echo_json, visible
+from cosmodrome.cli.output import echo_json, one_line
 from cosmodrome.client.tracing import find_traces
 from cosmodrome.errors import RouteNotFound
 from cosmodrome.model import TRACE_TOPIC, check_topic
@@ -43,7 +43,7 @@ def trace(msg_id: str, topic: str, access: Access, output: str) -> None:
         if output == "json":
             echo_json({"event": type(record).__name__, **_fields(record)})
         else:
-            click.echo(visible(f"{_time(record.timestamp)}  {_told(record)}"))
+            click.echo(one_line(f"{_time(record.timestamp)}  {_told(record)}"))
 
 
 def _fields(record: TraceRecord) -> dict[str, Any]:
