@@ -149,7 +149,7 @@ def _show(messages: list[ReceivedMessage], output: str, *, raw: bool) -> None:
             continue
         if number:
             click.echo()
-        click.echo(_told(message, str if raw else one_line))
+        click.echo(_told(message, str if raw else one_line), color=raw or None)
 
 
 def _told(message: ReceivedMessage, shown: Callable[[str], str]) -> str:

@@ -192,7 +192,7 @@ async def _show(reader: TopicReader, limit: int | None, output: str, *, raw: boo
             if output == "json":
                 echo_json(message_json(message))
             else:
-                click.echo(message_text(message, raw=raw))
+                click.echo(message_text(message, raw=raw), color=raw or None)
             shown += 1
             if shown == limit:
                 return
