@@ -273,6 +273,8 @@ class BrokerConfig(_FromProperties):
     # Bounds of what peers may ask for; keys of our own. docs/durability.md, "Hostile peers", says what each prevents.
     max_request_body_size: int = 8 * MIB  # of requests that bring no message
     max_request_body_values: int = 300_000
+    max_messages_per_batch: int = 32_768
+    max_keys_per_message: int = 1_000
     max_groups_per_connection: int = 4_096
     max_group_memberships: int = 1_000_000  # of all connections together
     max_subscriptions_per_group: int = 4_096
@@ -329,6 +331,8 @@ class BrokerConfig(_FromProperties):
         for name in (one.name for one in dataclasses.fields(self) if one.name.startswith("wait_time_mills_in_")):
             _require(getattr(self, name) > 0, _camel_case(name), "at least 1 ms")
         for name in (
+            "max_messages_per_batch",
+            "max_keys_per_message",
             "max_groups_per_connection",
             "max_group_memberships",
             "max_subscriptions_per_group",

@@ -23,7 +23,7 @@ OUR_OWN_KEYS = {
     *("maxRequestBodySize", "maxRequestBodyValues", "maxGroupsPerConnection", "maxGroupMemberships"),
     *("maxSubscriptionsPerGroup", "maxFilterCharacters", "maxPullHoldPerQueue"),
     *("maxTopics", "maxSubscriptionGroups", "maxConsumerOffsets", "maxRequestModes", "maxQueueLocks"),
-    *("maxPopOrders", "maxQueuesInStats"),
+    *("maxPopOrders", "maxQueuesInStats", "maxMessagesPerBatch", "maxKeysPerMessage"),
 }
 
 

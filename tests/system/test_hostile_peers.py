@@ -28,6 +28,7 @@ from cosmodrome.net.caller import Caller
 from cosmodrome.store.consume_queue import ConsumeQueue
 from cosmodrome.store.consume_queues import DELETED_STEP
 from cosmodrome.wire import fastjson
+from cosmodrome.wire.batch import encode_batch
 from cosmodrome.wire.bodies import ConsumerData, ConsumeStats, HeartbeatData, LockBatch, decode_locked
 from cosmodrome.wire.command import Command
 from cosmodrome.wire.requests import (
@@ -293,6 +294,47 @@ async def test_many_queues_are_locked_in_steps(tmp_path: Path, monkeypatch: pyte
             reply = await caller.call(broker.address, lock(count), TIMEOUT_MS)
         assert len(decode_locked(reply.body)) == count
         assert (turns.total, turns.most) == (5, 1)
+
+
+# --- messages that cost more than their bytes
+
+
+def send_with(properties: str, body: bytes = b"x", *, batch: bool = False) -> Command:
+    header = SendMessage("p", "t", "TBW102", 4, 0, 0, 0, 0, properties, batch=batch)
+    return Command.request(RequestCode.SEND_MESSAGE, header, body)
+
+
+def with_keys(count: int) -> str:
+    return "KEYS\x01" + " ".join(["k"] * count) + "\x02"
+
+
+@pytest.mark.parametrize(
+    ("message", "refusal"),
+    [
+        (send_with(with_keys(1_001)), "a message with 1001 keys; maxKeysPerMessage allows 1000"),
+        (
+            send_with("", encode_batch([(0, b"", "")] * 32_769), batch=True),
+            "a batch of 32769 messages; maxMessagesPerBatch allows 32768: send several",
+        ),
+        (
+            send_with("", encode_batch([(0, b"", with_keys(1_000))] * 33), batch=True),
+            "a batch with 33000 keys; maxMessagesPerBatch allows as many: 32768",
+        ),
+        (
+            send_with("", encode_batch([(0, b"", ""), (0, b"", with_keys(1_001))]), batch=True),
+            "a message with 1001 keys; maxKeysPerMessage allows 1000",
+        ),
+    ],
+)
+async def test_a_message_of_too_many_keys_or_a_batch_of_too_many_messages_is_refused(
+    tmp_path: Path, message: Command, refusal: str
+) -> None:
+    async with broker_and_caller(tmp_path) as (broker, caller):
+        reply = await caller.call(broker.address, message, TIMEOUT_MS)
+        assert (reply.code, reply.remark) == (ResponseCode.MESSAGE_ILLEGAL, refusal)
+        many_words = "about\x01" + "and so on " * 1_000 + "\x02"
+        for fine in (send_with(with_keys(1_000)), send_with(many_words)):
+            assert (await caller.call(broker.address, fine, TIMEOUT_MS)).code == ResponseCode.SUCCESS
 
 
 # --- figures of many queues

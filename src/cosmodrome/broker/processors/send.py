@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cosmodrome.broker.delays import delay_level
@@ -37,6 +38,7 @@ _FLUSH_CODES = {
 }
 
 # Properties without any of these words need no closer look; "DELAY" is part of other names, too.
+FEW_KEYS_CHARACTERS = 1_000  # properties as short as this cannot have many keys
 _MARKS = (Property.DELAY, Property.TRAN_MSG, DELIVER_MARK, Property.POP_CK)
 
 
@@ -55,6 +57,8 @@ async def send_message(broker: Broker, connection: Connection, command: Command)
     if request.batch:
         return await _send_batch(broker, connection, command, request, topic, queue_id)
     properties = request.properties or ""
+    if len(properties) > FEW_KEYS_CHARACTERS:
+        _check_keys(broker, (properties,))
     is_plain = _is_plain(properties)
     if not is_plain:
         properties = _checked(properties)
@@ -96,6 +100,10 @@ async def _send_batch(
         items = decode_batch(command.body)
     except ProtocolError as error:
         raise MessageIllegal(str(error)) from error
+    if len(items) > (limit := broker.config.max_messages_per_batch):
+        raise MessageIllegal(f"a batch of {len(items)} messages; maxMessagesPerBatch allows {limit}: send several")
+    if len(command.body) > FEW_KEYS_CHARACTERS:
+        _check_keys(broker, [item.properties for item in items])
     if not _is_plain("".join([item.properties for item in items])):
         items = [item._replace(properties=_checked_in_batch(item.properties)) for item in items]
     properties = _checked_in_batch(request.properties or "")
@@ -170,6 +178,19 @@ def queue_id_for(request: SendMessage, topic: TopicConfig) -> int:
             f"and {topic.write_queues} to write"
         )
     return wanted
+
+
+def _check_keys(broker: Broker, each_properties: Sequence[str]) -> None:
+    """Refuse more keys than the loop enters into the index in a moment: of one message, or of a batch together."""
+    one, together = broker.config.max_keys_per_message, broker.config.max_messages_per_batch
+    spaces = sum(properties.count(" ") for properties in each_properties)
+    if spaces < one:  # which costs next to nothing to know, and says enough of nearly every message
+        return
+    counts = [len((props.find(properties, Property.KEYS) or "").split()) for properties in each_properties]
+    if (most := max(counts)) > one:
+        raise MessageIllegal(f"a message with {most} keys; maxKeysPerMessage allows {one}")
+    if (total := sum(counts)) > together:
+        raise MessageIllegal(f"a batch with {total} keys; maxMessagesPerBatch allows as many: {together}")
 
 
 def _checked(properties: str) -> str:
