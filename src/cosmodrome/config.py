@@ -273,7 +273,7 @@ class BrokerConfig(_FromProperties):
     # Bounds of what peers may ask for; keys of our own. docs/durability.md, "Hostile peers", says what each prevents.
     max_request_body_size: int = 8 * MIB  # of requests that bring no message
     max_request_body_values: int = 300_000
-    max_messages_per_batch: int = 32_768
+    max_messages_per_batch: int = 10_000
     max_keys_per_message: int = 1_000
     max_groups_per_connection: int = 4_096
     max_group_memberships: int = 1_000_000  # of all connections together

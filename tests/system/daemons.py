@@ -93,6 +93,16 @@ class Daemon:
             if text in line:
                 return line
 
+    def rest(self) -> list[str]:
+        """The lines that it has said since; once it has ended, all of them."""
+        if self._process.poll() is not None:
+            self._reader.join(PATIENCE_SECONDS)
+        lines = []
+        while not self._lines.empty():
+            if (line := self._lines.get()) is not None:
+                lines.append(line)
+        return lines
+
     @property
     def pid(self) -> int:
         return self._process.pid

@@ -23,6 +23,7 @@ from cosmodrome.broker.long_polls import TAKEN_STEP
 from cosmodrome.broker.processors import consumers, heartbeat, topics
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.config import BrokerConfig
+from cosmodrome.filter import sql92
 from cosmodrome.model import MessageQueue, Subscription, TopicConfig
 from cosmodrome.net.caller import Caller
 from cosmodrome.store.consume_queue import ConsumeQueue
@@ -313,12 +314,12 @@ def with_keys(count: int) -> str:
     [
         (send_with(with_keys(1_001)), "a message with 1001 keys; maxKeysPerMessage allows 1000"),
         (
-            send_with("", encode_batch([(0, b"", "")] * 32_769), batch=True),
-            "a batch of 32769 messages; maxMessagesPerBatch allows 32768: send several",
+            send_with("", encode_batch([(0, b"", "")] * 10_001), batch=True),
+            "a batch of more than 10000 messages, as maxMessagesPerBatch allows: send several",
         ),
         (
-            send_with("", encode_batch([(0, b"", with_keys(1_000))] * 33), batch=True),
-            "a batch with 33000 keys; maxMessagesPerBatch allows as many: 32768",
+            send_with("", encode_batch([(0, b"", with_keys(1_000))] * 11), batch=True),
+            "a batch with 11000 keys; maxMessagesPerBatch allows as many: 10000",
         ),
         (
             send_with("", encode_batch([(0, b"", ""), (0, b"", with_keys(1_001))]), batch=True),
@@ -335,6 +336,32 @@ async def test_a_message_of_too_many_keys_or_a_batch_of_too_many_messages_is_ref
         many_words = "about\x01" + "and so on " * 1_000 + "\x02"
         for fine in (send_with(with_keys(1_000)), send_with(many_words)):
             assert (await caller.call(broker.address, fine, TIMEOUT_MS)).code == ResponseCode.SUCCESS
+
+
+async def test_a_long_expression_is_compiled_beside_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = []
+    real = sql92.parse
+
+    def noting(expression: str) -> object:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return real(expression)
+
+    async with broker_and_caller(tmp_path) as (broker, caller):
+        broker.topics.put(TopicConfig("t", 4, 4))
+        monkeypatch.setattr(sql92, "parse", noting)
+        for wrong, code in (("", ResponseCode.PULL_NOT_FOUND), (" AND", ResponseCode.SUBSCRIPTION_PARSE_FAILED)):
+            expression = " OR ".join(f"long = 'word {number}'" for number in range(100)) + wrong
+            flags = PullFlag.SUBSCRIPTION
+            header = PullMessage("g", "t", 0, 0, 32, flags, 0, 0, subscription=expression, expression_type=SQL)
+            reply = await caller.call(broker.address, Command.request(RequestCode.PULL_MESSAGE, header), TIMEOUT_MS)
+            assert reply.code == code, reply.remark
+        assert threads == [False, False]
+        header = PullMessage("g", "t", 0, 0, 32, flags, 0, 0, subscription="a||" * 20_000)
+        reply = await caller.call(broker.address, Command.request(RequestCode.PULL_MESSAGE, header), TIMEOUT_MS)
+        assert (reply.code, "60000 characters" in (reply.remark or "")) == (
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+            True,
+        )
 
 
 # --- figures of many queues

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from cosmodrome.errors import RequestError
+from cosmodrome.errors import RequestError, SubscriptionParseFailed
 from cosmodrome.filter import sql92, tags
 from cosmodrome.filter.subscriptions import GroupFilters
 from cosmodrome.model import ALL_TAGS, RETRY_PREFIX, Subscription
+from cosmodrome.net.lane import Lane
 
 NO_SQL = "The broker does not support consumer to filter message by SQL92"
 
@@ -22,6 +23,22 @@ class Wanted(NamedTuple):
 
 
 EVERYTHING = Wanted()
+
+
+LONG_EXPRESSION = 1_000  # characters
+MAX_EXPRESSION = 32_768
+
+
+async def prepare(lane: Lane, expression: str, expression_type: str | None) -> None:
+    """Compile a long expression beside the loop, so that `asked_for` finds it compiled; or refuse it."""
+    if len(expression) > MAX_EXPRESSION:
+        raise SubscriptionParseFailed(
+            f"an expression of {len(expression)} characters, where {MAX_EXPRESSION} are allowed: {expression[:50]!r}…"
+        )
+    if expression_type == sql92.EXPRESSION_TYPE:
+        await lane.aside(partial(sql92.compile, expression))
+    else:
+        await lane.turn()
 
 
 def asked_for(topic: str, expression: str | None, expression_type: str | None, *, sql_allowed: bool) -> Wanted:

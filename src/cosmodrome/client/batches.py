@@ -12,9 +12,12 @@ from cosmodrome.wire.ids import UNIQUE_ID_LENGTH
 
 _ANY_ID = "0" * UNIQUE_ID_LENGTH
 
+MAX_MESSAGES = 10_000  # in one batch: our brokers take no more unless told otherwise (maxMessagesPerBatch)
+
 
 def split_batches(messages: Iterable[Message], max_bytes: int = MAX_BODY_BYTES) -> Iterator[list[Message]]:
-    """Batches for `send_batch`, in the order of the messages, each as large as fits into `max_bytes` on the wire.
+    """Batches for `send_batch`, in the order of the messages, each as large as fits into `max_bytes` on the wire,
+    and of 10,000 messages at most.
 
     Messages are drawn only when they are needed. A new batch begins as well where a message has another topic,
     sharding key or `wait_store_ok` than those before. InvalidMessage for a message that fits into no batch; whatever
@@ -29,7 +32,8 @@ def split_batches(messages: Iterable[Message], max_bytes: int = MAX_BODY_BYTES) 
             if batch:
                 yield batch
             raise
-        if batch and (batch_bytes + size > max_bytes or not _go_together(batch[0], message)):
+        is_full = batch_bytes + size > max_bytes or len(batch) >= MAX_MESSAGES
+        if batch and (is_full or not _go_together(batch[0], message)):
             yield batch
             batch, batch_bytes = [], 0
         batch.append(message)

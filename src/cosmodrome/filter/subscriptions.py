@@ -50,19 +50,20 @@ class GroupFilters:
         A faulty expression takes the place of the one before: its consumers must learn of it, not get
         messages chosen by a filter they no longer ask for.
         """
-        return [fault for fault in self.registering(group, subscriptions, now_ms) if fault is not None]
+        return [fault for fault, _ in self.registering(group, subscriptions, now_ms) if fault is not None]
 
     def registering(
         self, group: str, subscriptions: Iterable[Subscription], now_ms: int
-    ) -> Iterator[FilterSyntaxError | None]:
-        """The same in steps, one for each filter: compiling a long expression takes many milliseconds."""
+    ) -> Iterator[tuple[FilterSyntaxError | None, int]]:
+        """The same in steps, one for each filter, with its fault and the length of its expression: compiling a long
+        one takes many milliseconds."""
         wanted = {
             subscription.topic: subscription
             for subscription in subscriptions
             if subscription.expression_type == sql92.EXPRESSION_TYPE
         }
         for subscription in wanted.values():
-            yield self._register(group, subscription, now_ms)
+            yield self._register(group, subscription, now_ms), len(subscription.expression)
         for topic, registered in self._by_group.get(group, {}).items():
             if topic not in wanted and registered.dead_since_ms is None:
                 registered.dead_since_ms = now_ms

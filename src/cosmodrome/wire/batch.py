@@ -45,13 +45,13 @@ def encode_batch(items: Iterable[tuple[int, bytes, str]]) -> bytes:
     return b"".join(parts)
 
 
-def decode_batch(body: bytes | memoryview) -> list[BatchItem]:
-    """Every item, or ProtocolError unless the items fill the body exactly."""
+def decode_batch(body: bytes | memoryview, most: int = 2**31) -> list[BatchItem]:
+    """Every item, or ProtocolError unless the items fill the body exactly. Of more than `most` items, one more."""
     data = bytes(body)
     items: list[BatchItem] = []
     position, end = 0, len(data)
     try:
-        while position < end:
+        while position < end and len(items) <= most:
             size, _, _, flag, body_size = _unpack_head(data, position)
             body_at = position + _HEAD_SIZE
             properties_at = body_at + body_size + 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterator
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from cosmodrome.broker.bodies import read_body, reply_with
@@ -39,6 +40,7 @@ log = logging.getLogger(__name__)
 # Groups, filters and tens of subscriptions that one heartbeat registers before others have their turn.
 STEP = 50
 SUBSCRIPTIONS_AS_ONE = 10
+CHARACTERS_AS_ONE = 100  # of a filter's expression
 MEMBERS_STEP = 1_000  # told to operators
 LOCKS_STEP = 2_000  # queues locked or unlocked in one step
 
@@ -89,17 +91,17 @@ def _registering_consumer(broker: Broker, connection: Connection, data: Consumer
         return  # Apache answers success here too; the client's pull is then told that the group does not exist
     broker.topics.ensure_retry_topic(group.name, group.retry_queues, data.unit_mode)
     if broker.filters is not None:
-        for fault in broker.filters.registering(group.name, data.subscriptions, member.seen_ms):
+        for fault, characters in broker.filters.registering(group.name, data.subscriptions, member.seen_ms):
             if fault is not None:
                 log.warning("group %s, member %s: %s", group.name, member.client_id, fault)
-            yield
+            yield from repeat(None, 1 + characters // CHARACTERS_AS_ONE)
             if connection.closed:
                 return
     changed = broker.clients.register_consumer(data, connection, member)
     broker.watch_agreement(group.name)
     if changed:
         broker.notify_members(group.name)
-    yield from (None for _ in range(1 + len(data.subscriptions) // SUBSCRIPTIONS_AS_ONE))
+    yield from repeat(None, 1 + len(data.subscriptions) // SUBSCRIPTIONS_AS_ONE)
 
 
 async def check_client_config(broker: Broker, _connection: Connection, command: Command) -> Command:

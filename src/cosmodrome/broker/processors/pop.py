@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from cosmodrome.broker.pop.polls import ANY_QUEUE, PollKey
 from cosmodrome.broker.processors.pull import MAX_HOLD_MS
 from cosmodrome.broker.statistics import CHECKPOINTS
-from cosmodrome.broker.wanted import EVERYTHING, Wanted, asked_for
+from cosmodrome.broker.wanted import EVERYTHING, LONG_EXPRESSION, Wanted, asked_for, prepare
 from cosmodrome.codes import ResponseCode
 from cosmodrome.config import KIB
 from cosmodrome.errors import FlushTimeout, InvalidParameter, NoPermission, RequestError
@@ -87,6 +87,8 @@ async def pop_message(broker: Broker, connection: Connection, command: Command) 
             ResponseCode.POLLING_TIMEOUT, remark=f"the broker[{broker.address}] pop message is timeout too much"
         )
     topic = _popped_topic(broker, request)
+    if request.exp is not None and len(request.exp) > LONG_EXPRESSION:
+        await prepare(broker.lane, request.exp, request.exp_type)
     wanted = asked_for(request.topic, request.exp, request.exp_type, sql_allowed=broker.filters is not None)
     key = PollKey(request.topic, request.consumer_group, max(request.queue_id, ANY_QUEUE))
     while True:

@@ -6,7 +6,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from cosmodrome.broker.clients import ConsumerGroup
-from cosmodrome.broker.wanted import Wanted, asked_for, registered, wanted_again
+from cosmodrome.broker.wanted import LONG_EXPRESSION, Wanted, asked_for, prepare, registered, wanted_again
 from cosmodrome.codes import ResponseCode
 from cosmodrome.errors import (
     InvalidParameter,
@@ -48,6 +48,9 @@ async def pull_message(broker: Broker, connection: Connection, command: Command)
     broker.check_permission(Perm.READ)
     group = broker.groups.group(request.consumer_group)
     _check_readable(request, group, broker.topics.topic(request.topic))
+    expression = request.subscription
+    if expression is not None and len(expression) > LONG_EXPRESSION:
+        await prepare(broker.lane, expression, request.expression_type)
     wanted = _wanted(broker, request, group)
     if request.sys_flag & PullFlag.COMMIT_OFFSET and request.commit_offset >= 0:
         broker.offsets.accept(request.consumer_group, request.topic, request.queue_id, request.commit_offset)

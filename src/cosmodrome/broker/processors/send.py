@@ -51,6 +51,7 @@ async def send_message(broker: Broker, connection: Connection, command: Command)
     )
     if broker.topics.is_unsaved(topic.name):  # a send made the topic: it must outlive the message's promise
         await broker.topics.saved()
+        await broker.lane.turn()  # of many that waited for the same write, each makes files for a queue now
     queue_id = queue_id_for(request, topic)
     if request.sys_flag & _TRANSACTION:
         _check_transaction(request)
@@ -97,11 +98,11 @@ async def _send_batch(
     if request.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
         raise MessageIllegal("batch request does not support retry group " + request.topic)
     try:
-        items = decode_batch(command.body)
+        items = decode_batch(command.body, limit := broker.config.max_messages_per_batch)
     except ProtocolError as error:
         raise MessageIllegal(str(error)) from error
-    if len(items) > (limit := broker.config.max_messages_per_batch):
-        raise MessageIllegal(f"a batch of {len(items)} messages; maxMessagesPerBatch allows {limit}: send several")
+    if len(items) > limit:
+        raise MessageIllegal(f"a batch of more than {limit} messages, as maxMessagesPerBatch allows: send several")
     if len(command.body) > FEW_KEYS_CHARACTERS:
         _check_keys(broker, [item.properties for item in items])
     if not _is_plain("".join([item.properties for item in items])):
