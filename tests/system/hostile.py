@@ -176,7 +176,7 @@ async def never_reading(attack: Attack) -> None:
 
 async def costly_messages(attack: Attack) -> None:
     caller = attack.caller()
-    await attack.ask(caller, send(CROWDED, encode_batch([(0, b"", "")] * 30_000), batch=True), "30,000 in a batch")
+    await attack.ask(caller, send(CROWDED, encode_batch([(0, b"", "")] * 10_000), batch=True), "10,000 in a batch")
     await attack.ask(caller, send(CROWDED, encode_batch([(0, b"", "")] * 190_000), batch=True), "190,000 in a batch")
     keys = f"KEYS\x01{' '.join(['k'] * 16_000)}\x02"
     await attack.ask(caller, send(CROWDED, b"x", properties=keys), "16,000 keys")
@@ -187,7 +187,7 @@ async def costly_expressions(attack: Attack) -> None:
     caller = attack.caller()
     number = attack.chance.randrange(10**6)
     for end in range(20):
-        expression = " OR ".join(f"a{index} = '{number}{end}'" for index in range(1_500))
+        expression = " OR ".join(f"a{index} = '{number}{end}'" for index in range(1_200))
         await attack.ask(caller, pull(CROWDED, 0, 100, expression, "SQL92"), "long expressions")
     await caller.close()
 

@@ -23,7 +23,7 @@ from cosmodrome.broker.long_polls import TAKEN_STEP
 from cosmodrome.broker.processors import consumers, heartbeat, topics
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.config import BrokerConfig
-from cosmodrome.filter import sql92
+from cosmodrome.filter.sql92 import parser
 from cosmodrome.model import MessageQueue, Subscription, TopicConfig
 from cosmodrome.net.caller import Caller
 from cosmodrome.store.consume_queue import ConsumeQueue
@@ -340,7 +340,7 @@ async def test_a_message_of_too_many_keys_or_a_batch_of_too_many_messages_is_ref
 
 async def test_a_long_expression_is_compiled_beside_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     threads = []
-    real = sql92.parse
+    real = parser.parse
 
     def noting(expression: str) -> object:
         threads.append(threading.current_thread() is threading.main_thread())
@@ -348,7 +348,7 @@ async def test_a_long_expression_is_compiled_beside_the_loop(tmp_path: Path, mon
 
     async with broker_and_caller(tmp_path) as (broker, caller):
         broker.topics.put(TopicConfig("t", 4, 4))
-        monkeypatch.setattr(sql92, "parse", noting)
+        monkeypatch.setattr("cosmodrome.filter.sql92.parse", noting)
         for wrong, code in (("", ResponseCode.PULL_NOT_FOUND), (" AND", ResponseCode.SUBSCRIPTION_PARSE_FAILED)):
             expression = " OR ".join(f"long = 'word {number}'" for number in range(100)) + wrong
             flags = PullFlag.SUBSCRIPTION
