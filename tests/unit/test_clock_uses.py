@@ -43,7 +43,7 @@ DATES = {
     "client/sending_back.py": (1, "a born timestamp"),
     "client/tracing.py": (3, "timestamps of traces"),
     "client/transactions.py": (1, "a born timestamp"),
-    "store/cleaner.py": (1, "the hour of deleteWhen, and ages of files with dates redated"),
+    "store/cleaner.py": (2, "the hour of deleteWhen, and ages of files with dates redated"),
     "store/index_file.py": (1, "the name of a file; names rise all the same"),
     "store/message_store.py": (4, "store timestamps; how long an append took, with steps taken off"),
     "store/skipped.py": (1, "a date in the register of skipped records"),

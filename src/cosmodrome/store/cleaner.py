@@ -22,6 +22,9 @@ from cosmodrome.store.retention import LogFile, Retention
 log = logging.getLogger(__name__)
 
 FIRST_DELETION_MS = 60_000  # after a start, so that whoever started a broker by mistake can still stop it
+# After a gap so long the date may be wrong, as it is on machines without a battery: files may turn out to be younger.
+DOUBTFUL_GAP_MS = 24 * 3_600_000
+DOUBT_MS = 3_600_000
 QUEUES_PER_TURN = 50
 
 DiskUsed = Callable[[Path], float]
@@ -58,8 +61,13 @@ class Cleaner:
         on_disk_full: Callable[[str | None], None],
         used: DiskUsed = disk_used,
         redated: Callable[[int], int] = lambda date_ms: date_ms,
+        gap_ms: int = 0,
     ) -> None:
+        """`redated` says what date a file would have by the clock as it is set now. `gap_ms` lie, by their dates,
+        between the last message and this start on another boot."""
         self._redated = redated
+        self._gap_ms = gap_ms
+        self._doubt_until_ms = clock.steady_ms() + DOUBT_MS if gap_ms > DOUBTFUL_GAP_MS else 0
         self._folders = {"CL": paths.commit_log, "CQ": paths.consume_queue, "INDEX": paths.index}
         self.shares: dict[str, float] = {}  # by folder, how much of its disk was used at the last look
         self._config = config
@@ -81,6 +89,12 @@ class Cleaner:
 
     async def run(self) -> None:
         """Watch the disk from the first moment on; delete only after a while, unless asked to."""
+        if self._doubt_until_ms:
+            log.warning(
+                "the last message is %d hours older than this start: files that have expired are kept for another "
+                "hour; see that the machine's clock is right",
+                self._gap_ms // 3_600_000,
+            )
         deletes_from_ms = self._clock.steady_ms() + FIRST_DELETION_MS
         while True:
             self._asked.clear()
@@ -157,8 +171,16 @@ class Cleaner:
         settled = self._settled()
         whole = (file for file in self._log.files[:-1] if file.start + file.size <= settled)
         files = await asyncio.to_thread(_aged, list(islice(whole, self._config.delete_file_batch_max)))
-        # A clock that is set ahead makes no file older.
-        return [file._replace(modified_ms=self._redated(file.modified_ms)) for file in files]
+        return [file._replace(modified_ms=self._young_date(file.modified_ms)) for file in files]
+
+    def _young_date(self, modified_ms: int) -> int:
+        """When a file was last written to; of what date and elapsed time say, the later: setting the clock deletes
+        nothing."""
+        now_ms = self._clock.now_ms()
+        if self._clock.steady_ms() < self._doubt_until_ms and not self.retention.is_asked:
+            return now_ms
+        redated_ms = self._redated(modified_ms)
+        return max(modified_ms, redated_ms) if modified_ms <= now_ms else redated_ms
 
     async def _delete_forgotten(self, pause_ms: int) -> bool:
         """In the order they were forgotten. One that does not go is tried again later, and those behind it wait."""

@@ -216,6 +216,7 @@ class MessageStore:
             on_disk_full=self._disk_measured,
             used=used,
             redated=self.timeline.redated,
+            gap_ms=self.timeline.gap_ms,
         )
 
     # Writing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from bisect import bisect_right
 from collections.abc import Callable
 from pathlib import Path
@@ -60,6 +61,8 @@ class Timeline:
         self._boot_id = ""
         self._log_end: Callable[[], int] = lambda: 0
         self.unsaved = False
+        self._saving = threading.Lock()
+        self.gap_ms = 0  # from the last record to a start on another boot, as far as dates tell
         self.stepped_at_start_ms = 0
         self.on_step: list[Callable[[int], None]] = []  # told by how many ms the date was set
 
@@ -86,7 +89,9 @@ class Timeline:
         if stored is not None and stored.boot_id == self._boot_id:
             stepped_ms, self._ahead_ms = self._ahead_ms - stored.ahead_ms, stored.ahead_ms
         else:
-            stepped_ms = min(now_ms - max(last_ms, self._steps[-1].date_ms if self._steps else 0), 0)
+            last_ms = max(last_ms, self._steps[-1].date_ms if self._steps else 0)
+            self.gap_ms = max(now_ms - last_ms, 0) if last_ms else 0
+            stepped_ms = min(now_ms - last_ms, 0)
             self._ahead_ms -= stepped_ms
         if abs(stepped_ms) >= STEP_MS:
             self.stepped_at_start_ms = stepped_ms
@@ -198,19 +203,20 @@ class Timeline:
     # --- the file
 
     def save(self) -> None:
-        """Write down the steps, and what it takes to find out after a restart about others."""
-        self.unsaved = False
-        table = {
-            "aheadMs": self._ahead_ms,
-            "beforeMs": self._before_ms,
-            "bootId": self._boot_id,
-            "steps": [{"dateMs": date, "logOffset": at, "shiftMs": shift} for at, date, shift in self._steps],
-        }
-        try:
-            state_file.save(self._path, fastjson.dumps(table, pretty=True))
-        except BaseException:
-            self.unsaved = True
-            raise
+        """Write down the steps, and what it takes to find out after a restart about others. On any thread."""
+        with self._saving:  # the last to come writes last, and knows most
+            self.unsaved = False
+            table = {
+                "aheadMs": self._ahead_ms,
+                "beforeMs": self._before_ms,
+                "bootId": self._boot_id,
+                "steps": [{"dateMs": date, "logOffset": at, "shiftMs": shift} for at, date, shift in self._steps],
+            }
+            try:
+                state_file.save(self._path, fastjson.dumps(table, pretty=True))
+            except BaseException:
+                self.unsaved = True
+                raise
 
 
 _MAX_NUMBER = 2**62

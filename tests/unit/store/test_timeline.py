@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cosmodrome.store.timeline import MAX_STEPS, STEP_MS, Timeline
+from cosmodrome.store import timeline as module
+from cosmodrome.store.timeline import STEP_MS, Timeline
 from cosmodrome.testing import FakeClock
 from tests.unit.store.kit import bodies, kill, message, open_store, records
 from tests.unit.store.test_retention import CONFIG, Disk, append_files, clean, log_files, set_age
@@ -65,7 +66,7 @@ async def test_a_processor_that_is_lost_between_two_readings_is_no_step(tmp_path
         max_size=12,
     )
 )
-@settings(max_examples=200)
+@settings(max_examples=50)
 def test_a_records_date_is_told_apart_from_the_same_date_before_a_step(
     tmp_path_factory: pytest.TempPathFactory, story: list[tuple[int, int, int]]
 ) -> None:
@@ -113,13 +114,15 @@ async def test_a_date_means_its_last_time_and_one_left_out_the_step(tmp_path: Pa
     assert timeline.of(clock.now_ms() - 1) == clock.steady_ms() - 1
 
 
-def test_steps_beyond_the_bound_are_added_up(tmp_path: Path) -> None:
+def test_steps_beyond_the_bound_are_added_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bound = 8
+    monkeypatch.setattr(module, "MAX_STEPS", bound)
     clock = FakeClock(START_MS)
     timeline = opened(tmp_path, clock)
-    for _ in range(MAX_STEPS + 40):
+    for _ in range(bound + 10):
         clock.step(HOUR_MS)
         timeline.look()
-    assert len(timeline._steps) == MAX_STEPS
+    assert len(timeline._steps) == bound
     again = opened(tmp_path, clock)
     assert again.now_ms() == timeline.now_ms() == START_MS
 
@@ -228,3 +231,36 @@ def test_only_a_store_whose_clock_was_set_has_something_to_say(tmp_path: Path) -
     clock = FakeClock(START_MS)
     open_store(tmp_path, dataclasses.replace(CONFIG), clock).close()
     assert not os.path.exists(tmp_path / "config" / "timeline.json")
+
+
+@pytest.mark.parametrize("used", [0.1, 0.88])
+async def test_after_a_long_gap_and_another_boot_files_have_an_hour_before_their_age_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, used: float
+) -> None:
+    clock = FakeClock(START_MS)
+    store = open_store(tmp_path, CONFIG, clock)
+    append_files(store, 4)
+    for file in store._log.files:
+        set_age(file.path, 1, clock.now_ms())
+    store.close()
+    monkeypatch.setattr(FakeClock, "boot_id", "another")
+    clock.step(100 * HOUR_MS)
+    store = open_store(
+        tmp_path,
+        dataclasses.replace(CONFIG, delete_when="0;1;2;3;4;5;6;7;8;9;10;11;12;13;14;15;16;17;18;19;20;21;22;23"),
+        clock,
+    )
+    store.flusher.flushed = store.max_physical_offset
+    store.cleaner._used = Disk(used)
+    await clean(store, asked=False)
+    kept = 1 if used > 0.85 else 4  # a disk that is nearly full needs the room
+    assert len(log_files(tmp_path)) == kept
+    if kept == 4:
+        await clock.advance(10 * MINUTE_MS)
+        await clean(store, asked=False)
+        assert len(log_files(tmp_path)) == 4
+        clock.step(-100 * HOUR_MS)  # a time server has been heard
+        await clock.advance(HOUR_MS)
+        await clean(store, asked=False)
+        assert len(log_files(tmp_path)) == 4
+    store.close()
