@@ -225,10 +225,8 @@ def test_the_store_tools_work_on_a_full_disk(disk: SmallDisk) -> None:
         daemon.kill()  # a file of the log that was made ahead is left: one hole
     disk.fill()
     for words in (("inspect",), ("verify",), ("repair",)):
-        command = (sys.executable, "-m", "cosmodrome", "store", *words, str(disk.mount / "data/broker-a"))
-        command += ("-c", str(disk.mount / "broker.conf"))
-        done = subprocess.run(
-            disk.command(*command), capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
-        )
+        where = (str(disk.mount / "data/broker-a"), "-c", str(disk.mount / "broker.conf"))
+        command = disk.command(sys.executable, "-m", "cosmodrome", "store", *words, *where)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
         assert done.returncode in (0, 1), (words, done.returncode, done.stderr)
         assert "Traceback" not in done.stderr
