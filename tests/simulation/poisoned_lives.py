@@ -233,6 +233,8 @@ class _World:
         half = await self._begin()
         await self._pop()
         await self._poison(life.poison[2 * third :])
+        await self._caller.close()  # a new one does not find the old broker's connection
+        self._caller = Caller()
         await (self._nodes.kill_broker() if life.is_killed else self._nodes.stop_broker())
         await self._nodes.start_broker()
         await self._commit(half)
