@@ -6,7 +6,7 @@ import errno
 import logging
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from cosmodrome import disk
@@ -168,6 +168,18 @@ class CommitLog:
     def files_between(self, begin: int, end: int) -> list[MappedFile]:
         """The files that hold any byte of [begin, end)."""
         return [file for file in self.files if file.start < end and file.start + file.size > begin]
+
+    def heads(self, begin: int) -> Iterator[RecordHead]:
+        """The heads of the records from `begin` on, up to the first place where none lies."""
+        while begin < self.end:
+            head = self.head_at(begin)
+            if head is not None:
+                yield head
+                begin += head.size
+            elif self.is_blank_at(begin):
+                begin = self.next_file_start(begin)
+            else:
+                return
 
     def scan(self, begin: int, end: int, visit: Visit, *, verify: bool) -> int:
         """Show every whole record of [begin, end) to `visit`; returns where the last of them ends.

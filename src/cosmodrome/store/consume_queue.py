@@ -276,15 +276,20 @@ class ConsumeQueue:
         per_file = self._file_size // ENTRY_SIZE
         return (queue_offset // per_file + 1) * per_file
 
-    def load(self, log_start: int, holds: Holds) -> None:
-        """Find the ends after a clean exit: the entries are all there, and zeros follow them."""
+    def load(self, log_start: int, holds: Holds) -> bool:
+        """Find the ends after a clean exit: the entries are all there, and zeros follow them.
+
+        Returns whether some were dropped that lead nowhere: the log may have their messages.
+        """
         self._set_max(self._count_entries())
+        counted = self.max_offset
         first = self._files[0].start // ENTRY_SIZE if self._files else 0
         while self.max_offset > first and not self._is_sound(self.max_offset - 1, log_start, holds):
             self.max_offset -= 1
         self.cut(self.max_offset)
         self.correct_min(log_start)
         self.recovered_end = self.max_offset
+        return self.max_offset < counted
 
     def _count_entries(self) -> int:
         """The offset behind the last entry that is not zero."""
@@ -307,17 +312,22 @@ class ConsumeQueue:
         before = self._physical_offset(queue_offset - 1) if queue_offset * ENTRY_SIZE > self._files[0].start else -1
         return before < physical_offset and holds(physical_offset, size, queue_offset)
 
-    def cut_back(self, physical_offset: int) -> None:
+    def cut_back(self, physical_offset: int) -> bool:
         """Keep the entries up to the first that is damaged or points at or behind `physical_offset`.
 
-        Only the last file that begins soundly is read: those before it were full and on disk long ago.
+        Only the last file that begins soundly is read: those before it were full and on disk long ago. Returns whether
+        entries behind a damaged one were dropped: the log may have their messages.
         """
         for file in reversed(self._files):
             data = file.map or self._open_files.open(file)
             count = _sound_entries(data, file.written_end(), physical_offset)
             if count or file is self._files[0]:
-                self.cut(file.start // ENTRY_SIZE + count)
-                break
+                kept = file.start // ENTRY_SIZE + count
+                dropped = (self.entry(offset)[0] for offset in range(kept, self._count_entries()))
+                is_shortened = any(0 <= place < physical_offset for place in dropped)
+                self.cut(kept)
+                return is_shortened
+        return False
 
     def cut(self, queue_offset: int) -> None:
         """Drop the entries from `queue_offset` on, and their bytes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from bisect import bisect_left
@@ -18,7 +19,7 @@ from cosmodrome.errors import InvalidParameter
 from cosmodrome.model import check_topic
 from cosmodrome.numbers import MAX_INT, parse_int
 from cosmodrome.store.commit_log import CommitLog
-from cosmodrome.store.consume_queue import ENTRY, ENTRY_SIZE, FILLER_SIZE, ConsumeQueue, Holds
+from cosmodrome.store.consume_queue import ENTRY, ENTRY_SIZE, FILLER_SIZE, ConsumeQueue, Entry, Holds
 from cosmodrome.store.mapped_file import (
     MappedFile,
     list_files,
@@ -29,8 +30,12 @@ from cosmodrome.store.mapped_file import (
     written_end,
 )
 from cosmodrome.store.open_files import OpenFiles
-from cosmodrome.wire.record import MIN_SIZE
+from cosmodrome.wire.record import MIN_SIZE, RecordHead
 
+log = logging.getLogger(__name__)
+
+# How many records are looked at for those of a queue that lost entries: some seconds at a start.
+MAX_LOOKED_AT = 1_000_000
 _MANY_FILES = 64
 _THREADS = 16  # that wait for the disk at once, when many files are to be read or synced
 
@@ -52,6 +57,8 @@ class ConsumeQueues:
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._dirty: list[MappedFile] = []
         self._log_start = log.start
+        self._shortened: list[ConsumeQueue] = []  # by damaged entries
+        self.entry_of: Callable[[RecordHead], Entry | None] | None = None  # once the log is recovered
         self.settled_end = 0  # below it, the last broker entered everything that is in the log
         self.floors: Mapping[QueueKey, int] = {}  # what the next messages of some queues get at least
         self._names = _queue_names(root)
@@ -81,7 +88,10 @@ class ConsumeQueues:
         queue = self._queues.get((topic, queue_id))
         if queue is None and queue_id in self._names.get(topic, ()):
             queue = self._open(topic, queue_id)
-            queue.load(self._log.start, self._holds(topic, queue_id))
+            if queue.load(self._log.start, self._holds(topic, queue_id)):
+                self._shortened.append(queue)
+                if self.entry_of is not None:
+                    self.refill()
         elif queue is not None and queue.log_start < self._log_start:
             queue.correct_min(self._log_start)
         return queue
@@ -122,8 +132,43 @@ class ConsumeQueues:
         """Drop, in every queue on disk, what is damaged or points at or behind `physical_offset`."""
         for topic, queue_id in self._keys():
             queue = self._queues.get((topic, queue_id)) or self._open(topic, queue_id)
-            queue.cut_back(physical_offset)
+            if queue.cut_back(physical_offset) and queue not in self._shortened:
+                self._shortened.append(queue)
             queue.correct_min(self._log.start)
+
+    def refill(self) -> None:
+        """Enter again what the log has of queues that lost entries because one of them was damaged."""
+        assert self.entry_of is not None, "not while the log is recovered"
+        shortened, self._shortened = self._shortened, []
+        for queue in shortened:
+            before, begin = queue.max_offset, max(queue.last_physical_end, self._log.start)
+            for number, head in enumerate(self._log.heads(begin)):
+                if number >= MAX_LOOKED_AT:
+                    log.error(
+                        "queue not filled again, stop the broker and run `cosmodrome store repair`: topic=%s queue=%d "
+                        "offset=%d log_offset=%d",
+                        queue.topic,
+                        queue.queue_id,
+                        queue.max_offset,
+                        head.physical_offset,
+                    )
+                    break
+                # An offset that the records in between leave no room for is damaged.
+                is_next = queue.max_offset <= head.queue_offset <= before + number
+                is_of_queue = (head.topic, head.queue_id) == (queue.topic, queue.queue_id)
+                if is_of_queue and is_next and (entry := self.entry_of(head)) is not None:
+                    queue.put(head.queue_offset, *entry)
+            queue.correct_min(self._log.start)
+            queue.recovered_end = queue.max_offset
+            queue.next_offset = max(queue.max_offset, queue.next_offset)
+            if queue.max_offset > before:
+                log.error(
+                    "queue entries rebuilt from the log: topic=%s queue=%d offsets=%d to %d",
+                    queue.topic,
+                    queue.queue_id,
+                    before,
+                    queue.max_offset - 1,
+                )
 
     def claimed_ends(self) -> dict[QueueKey, int | None]:
         """Where the last record ends that is in each queue, if what the queues say can be believed; None: unknown."""

@@ -154,6 +154,8 @@ class MessageStore:
         self._dispatcher.deleted = self._deleted.ends
         self.recovered = recovered = recovery.run(self._last_exit, rebuild=known is not None)
         self._fit_deleted(recovery)
+        self._queues.entry_of = self._dispatcher.entry_of
+        self._queues.refill()
         for topic, end in self._deleted.ends.items():
             self._queues.delete_older(topic, end)
         if known is not None:

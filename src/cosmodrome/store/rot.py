@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from cosmodrome.errors import MessageIllegal, ProtocolError
 from cosmodrome.store.commit_log import CommitLog
@@ -141,11 +141,11 @@ class QueueMender:
             if head is not None and _is_of(head, queue, offset):
                 return head
         begin, end = self._end_before(queue, offset), self._begin_after(queue, offset)
-        for number, head in enumerate(self._heads(begin, end)):
+        for number, head in enumerate(self._log.heads(begin)):
+            if head.physical_offset >= end or number >= MAX_LOOKED_AT:
+                break
             if _is_of(head, queue, offset):
                 return head
-            if number >= MAX_LOOKED_AT:
-                break
         return None
 
     def _end_before(self, queue: ConsumeQueue, offset: int) -> int:
@@ -161,18 +161,6 @@ class QueueMender:
             if self.leads(queue, later, entry):
                 return entry[0]
         return self._log.end
-
-    def _heads(self, begin: int, end: int) -> Iterator[RecordHead]:
-        """The records of the log from `begin` on, up to the first place where none lies."""
-        while begin < end:
-            head = self._log.head_at(begin)
-            if head is not None:
-                yield head
-                begin += head.size
-            elif self._log.is_blank_at(begin):
-                begin = self._log.next_file_start(begin)
-            else:
-                return
 
 
 def _is_of(head: RecordHead, queue: ConsumeQueue, offset: int) -> bool:

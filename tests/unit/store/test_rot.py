@@ -180,6 +180,25 @@ def test_whatever_is_flipped_no_other_bytes_are_read_and_the_others_are_all_ther
     store.close()
 
 
+@pytest.mark.parametrize("byte", [0, 5, 11])
+def test_the_last_entries_of_a_queue_are_found_again_in_the_log(
+    tmp_path: Path, byte: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where nothing else says that they are wrong; the next message must not get the offset of one of them."""
+    store = filled(tmp_path)
+    places = [entry_path(store, COUNT - number) for number in (1, 2)]
+    store.close()
+    for path, position in places:
+        flip(path, position + byte, 6)
+    for name in ("derived.sums", "checkpoint"):
+        (tmp_path / name).unlink()
+    store = open_store(tmp_path)
+    assert len(read_all(store)) == COUNT
+    assert store.append(message()).queue_offset == COUNT
+    assert "rebuilt from the log" in caplog.text or "built again" in caplog.text
+    store.close()
+
+
 # --- sealed records
 
 SEALING = dataclasses.replace(SMALL, enabled_append_prop_crc=True)
