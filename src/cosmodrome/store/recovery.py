@@ -225,10 +225,10 @@ class Recovery:
         return from where on that must be done."""
         if self._index is None:
             return self._log.end
-        self._trust_index(self._index)
+        self._trust_index(self._index)  # `_index_from` does so too
         if not self._has_room or self._log.end - self._index.synced_offset > MAX_INDEXED_AGAIN_BYTES:
             return self._log.end
-        return self._index.drop_unsynced()
+        return self._index_from(self._log.end)
 
     def _after_crash(self, last_exit: Exit) -> Recovered:
         """Read the log from a file on that was surely on disk, enter every record, cut at the first that is broken."""
