@@ -62,7 +62,7 @@ interop-full: setup ## The same in all combinations, with volumes, kills and wai
 bench: setup ## Measure, beside Apache's broker where Maven can fetch it.
 	$(BIN)/python -m benchmarks.run $(ARGS)
 
-torture: $(VENV)/.installed-dev ## Kill stores and brokers, cut the power, thousands of times; overload (SEED=7 KILLS=2000 OVERLOAD_SECONDS=60).
+torture: $(VENV)/.installed-dev ## Kill stores and brokers, cut the power, fill disks, thousands of times; overload (SEED=7 KILLS=2000 OVERLOAD_SECONDS=60).
 	SEED=$(SEED) KILLS=$(KILLS) $(BIN)/pytest -x -s -o faulthandler_timeout=0 tests/torture $(ARGS)
 
 clean: ## Remove what the other commands made, but not your data.
