@@ -56,14 +56,16 @@ class Checkpoint:
         self._saved: Safe | None = self.safe  # what is on disk
 
     def _load(self, data: bytes) -> None:
-        times = _TIMES.unpack_from(data)
-        self.log_timestamp, self.queues_timestamp, self.index_timestamp = times
+        times: tuple[int, int, int] = _TIMES.unpack_from(data)
         mark, end, last, *written_with, crc = _END.unpack_from(data, _END_AT)
         sound = mark == _END_MARK and crc == _crc(data, _END_AT, _END) and tuple(written_with) == times
         self.clean_end = (end, last) if sound else None
         mark, log, indexed, keyless, *written_with, crc = _SAFE.unpack_from(data, _SAFE_AT)
-        sound = mark == _SAFE_MARK and crc == _crc(data, _SAFE_AT, _SAFE) and tuple(written_with) == times
-        self.safe = Safe(log, indexed, keyless) if sound else None
+        sound = mark == _SAFE_MARK and crc == _crc(data, _SAFE_AT, _SAFE)
+        self.safe = Safe(log, indexed, keyless) if sound and tuple(written_with) == times else None
+        if sound and _may_be_rot(tuple(written_with), times):
+            times = min(times[0], written_with[0]), min(times[1], written_with[1]), min(times[2], written_with[2])
+        self.log_timestamp, self.queues_timestamp, self.index_timestamp = times
 
     @property
     def safe_timestamp(self) -> int:
@@ -103,6 +105,14 @@ class Checkpoint:
             if error.errno not in disk.NO_ROOM or is_ahead:
                 raise
             log.warning("%s is not written: %s; after a crash more of the log is read", self._path, error)
+
+
+def _may_be_rot(written_with: tuple[int, ...], times: tuple[int, ...]) -> bool:
+    """Whether one flipped bit lies between the times and those that our part was written with.
+
+    No checksum speaks of the times; another broker that appended changes more of them.
+    """
+    return sum((one ^ other).bit_count() for one, other in zip(written_with, times, strict=True)) == 1
 
 
 def _crc(data: bytes | bytearray, at: int, shape: struct.Struct) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from enum import Enum
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple
 
 from cosmodrome.store.consume_queue import ENTRY_SIZE, FILLER_SIZE
@@ -58,6 +58,12 @@ class Evidence:
     def is_empty(self) -> bool:
         """No queue says anything."""
         return all(queue.max_offset == queue.first_offset for queue in self._queues.values())
+
+    @cached_property
+    def entered_end(self) -> int:
+        """Where the last record ends that is in a queue; 0 if none is."""
+        last = (queue.entry(queue.max_offset - 1) for queue in self._queues.values())
+        return max((entry[0] + entry[1] for entry in last if entry is not None and entry[1] != FILLER_SIZE), default=0)
 
     def verdict(self, head: RecordHead) -> Verdict:
         """Whether the record's queue leads to it."""

@@ -111,7 +111,7 @@ class AbortMark:
         """OSError if that is not possible: without the mark, a crash would look like a clean exit. On a full disk an
         older mark may stay, or an empty one: either makes the next start trust no more than it may."""
         with self._room_or_not():
-            self._write(f"{os.getpid()}\n{_boot_id()}")
+            self._write(f"{os.getpid()}\n{_boot_id()}", synced=True)  # whose log it is counts after a power cut, too
         marks_in_use.add(self)
         sync_directory(self._path.parent)
 
@@ -133,12 +133,14 @@ class AbortMark:
         except OSError as error:
             log.error("cannot write %s: %s", self._path, error)
 
-    def _write(self, text: str) -> None:
+    def _write(self, text: str, *, synced: bool = False) -> None:
         """Over what is there, cut to size only then: that needs no room on most full disks."""
         fd = disk.open_file(self._path, os.O_RDWR | os.O_CREAT)
         try:
             os.pwrite(fd, text.encode(), 0)
             os.ftruncate(fd, len(text.encode()))
+            if synced:
+                os.fsync(fd)
         finally:
             os.close(fd)
 

@@ -252,8 +252,8 @@ class _Search:
         """The first place in this file, at or behind `begin`, where a record is to be believed."""
         queued = self._first_queued(begin, file.end)
         end = file.end if queued is None else queued
-        if not self._believes_all:  # whatever was on disk had its entry there too
-            begin = end if self._complete else max(begin, self._believed_end)
+        if not self._believes_all:  # what was on disk had its entry there too, and a killed broker entered one by one
+            begin = max(begin, self._believed_end, self._queues.entered_end if self._complete else 0)
         for head in _look_alikes(file, view, begin, end):
             if self._may_be_real(head, place):
                 return head.physical_offset

@@ -12,6 +12,7 @@ import pytest
 
 from cosmodrome.clock import SystemClock
 from cosmodrome.store import Appended, MessageStore, StoreMessage, lock
+from cosmodrome.store.checkpoint import Checkpoint
 from cosmodrome.store.commit_log import is_complete
 from cosmodrome.store.lock import AbortMark
 from cosmodrome.store.log_walk import records_from
@@ -234,6 +235,19 @@ def test_a_topic_made_anew_is_still_known_without_a_list_of_deleted_ones(tmp_pat
     shutil.rmtree(tmp_path / "config")
     expected = [b"new %d" % number for number in range(count)] if count > 1 else [b"old %d" % n for n in range(4)]
     assert bodies(open_store(tmp_path)) == expected
+
+
+@pytest.mark.parametrize("position", [*range(24), 2048, 2060, 2560, 2575, 2590])
+def test_a_rotten_checkpoint_vouches_for_nothing_more(tmp_path: Path, position: int) -> None:
+    store, appended = filled(tmp_path, 16)
+    checkpointed(store)
+    times = Checkpoint(tmp_path / "checkpoint")
+    crash(store)
+    flip(tmp_path / "checkpoint", position, 0x20)
+    spoil(tmp_path, appended[9].physical_offset + 500)
+    rotten = Checkpoint(tmp_path / "checkpoint")
+    assert rotten.safe_timestamp <= times.safe_timestamp
+    left_of(open_store(tmp_path), appended, {9})
 
 
 # Planted records
