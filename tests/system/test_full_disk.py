@@ -7,6 +7,7 @@ import errno
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from tests.system.small_disk import SmallDisk
 
 SEED = 1
 KILLS = 4
+LOG_FILE_BYTES = 1024 * 1024
 DISK_BYTES = 16 * 1024 * 1024
 PATIENCE_SECONDS = 60
 
@@ -143,6 +145,10 @@ def test_retention_makes_room_on_a_full_disk(disk: SmallDisk) -> None:
                 await caller.close()
 
         assert asyncio.run(ask()) == ResponseCode.SUCCESS
+        give_up = time.monotonic() + PATIENCE_SECONDS
+        while disk.free_bytes < 2 * LOG_FILE_BYTES:
+            assert time.monotonic() < give_up, daemon.output
+            time.sleep(0.05)
         send_until_taken(daemon)
         assert daemon.interrupt() == 0, daemon.output
 

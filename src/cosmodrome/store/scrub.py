@@ -21,7 +21,7 @@ from pathlib import Path
 from time import monotonic
 from typing import NamedTuple
 
-from cosmodrome import state_file
+from cosmodrome import disk, state_file
 from cosmodrome.clock import Clock
 from cosmodrome.config import KIB, MIB, StoreConfig
 from cosmodrome.errors import ProtocolError
@@ -211,7 +211,7 @@ def _may_mean(code: int, head: RecordHead) -> bool:
 def read_slice(file: MappedFile, place: int, limit: int, *, is_last: bool) -> Slice:
     """Check what lies in a file of the log from `place` on; one that retention has deleted meanwhile is passed over."""
     try:
-        fd = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = disk.open_file(file.path, os.O_RDONLY)
     except FileNotFoundError:
         return Slice(file.start + file.size)
     try:
