@@ -13,6 +13,7 @@ from cosmodrome.spark.group import GroupProgress
 from cosmodrome.spark.link import Cluster
 from cosmodrome.spark.options import LinkOptions
 from tests.unit.spark.made_up_cluster import NAME_SERVER, MadeUpCluster, Node
+from tests.unit.spark.own_time import set_time
 
 HERE, THERE = MessageQueue("orders", "broker-a", 0), MessageQueue("orders", "broker-b", 0)
 DELETED = MessageQueue("bygone", "broker-a", 0)
@@ -30,7 +31,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> MadeUpCluster:
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time, as the test sets it."""
     at = [1_000.0]
-    monkeypatch.setattr("cosmodrome.spark.group.time.monotonic", lambda: at[0])
+    set_time(monkeypatch, "group", monotonic=lambda: at[0])
     return at
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cosmodrome.spark.pacing import Pace, paced
+from tests.unit.spark.own_time import set_time
 
 
 @given(
@@ -41,8 +40,7 @@ def test_batches_go_in_steps_with_a_pause_before_each(monkeypatch: pytest.Monkey
         pauses.append(round(seconds, 6))
         now[0] += seconds
 
-    # The module's own `time`: threads of other tests sleep, too.
-    monkeypatch.setattr("cosmodrome.spark.pacing.time", SimpleNamespace(sleep=sleep, monotonic=lambda: now[0]))
+    set_time(monkeypatch, "pacing", sleep=sleep, monotonic=lambda: now[0])
     batches = [pa.RecordBatch.from_pydict({"n": list(range(begin, begin + 25))}) for begin in (0, 25)]
     pieces = [piece.column("n").to_pylist() for piece in paced(iter(batches), 100)]
     assert [number for piece in pieces for number in piece] == list(range(50))

@@ -14,6 +14,7 @@ from cosmodrome.spark import stream as stream_module
 from cosmodrome.spark.progress import DataLoss
 from cosmodrome.wire.command import Command
 from tests.unit.spark.made_up_cluster import ALL, NAME_SERVER, MadeUpCluster, Node, at, stream_reader
+from tests.unit.spark.own_time import set_time
 
 TWO_BROKERS = {"orders": {"broker-a": {"0": 5}, "broker-b": {"0": 7}}}
 ASSIGNED = json.dumps({"orders": {"broker-a": [0], "broker-b": [0]}})
@@ -32,7 +33,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> MadeUpCluster:
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """None is made."""
     made: list[float] = []
-    monkeypatch.setattr("cosmodrome.spark.link.time.sleep", made.append)
+    set_time(monkeypatch, "link", sleep=made.append)
     return made
 
 
@@ -81,7 +82,7 @@ def test_a_name_server_may_be_away_for_a_moment(
         if len(pauses) == 2:
             made_up.down.clear()
 
-    monkeypatch.setattr("cosmodrome.spark.link.time.sleep", back)
+    set_time(monkeypatch, "link", sleep=back)
     reader = stream_reader(failOnDataLoss=fail, **subscribed)
     made_up.down = {NAME_SERVER}
     assert reader.latestOffset(at(100), ALL) == at(100)
@@ -134,7 +135,7 @@ def test_the_next_look_for_queues_is_counted_from_the_end_of_the_last(
     """Else one that takes long follows upon the other."""
     now = [0.0]
     monkeypatch.setattr(stream_module, "ROUTE_INTERVAL_SECONDS", 1.0)
-    monkeypatch.setattr("cosmodrome.spark.stream.time.monotonic", lambda: now[0])
+    set_time(monkeypatch, "stream", monotonic=lambda: now[0])
     answer = made_up.answer
 
     def slowly(address: str, command: Command) -> Command:

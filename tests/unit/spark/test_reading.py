@@ -18,6 +18,7 @@ from cosmodrome.spark.progress import DataLoss
 from cosmodrome.spark.reading import RangeReader
 from cosmodrome.spark.schema import BatchMaker, table_schema
 from tests.unit.spark.made_up_cluster import NAME_SERVER, MadeUpCluster, Node, at, read, stream_reader
+from tests.unit.spark.own_time import set_time
 
 MANY = {"fetchOffset.numRetries": "1100"}
 
@@ -34,7 +35,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> MadeUpCluster:
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """None is made."""
     made: list[float] = []
-    monkeypatch.setattr("cosmodrome.spark.reading.time.sleep", made.append)
+    set_time(monkeypatch, "reading", sleep=made.append)
     return made
 
 
@@ -76,7 +77,7 @@ def test_a_slave_that_lags_is_waited_for(
         if len(pauses) == 3:
             made_up.nodes["a:1"].high = 100
 
-    monkeypatch.setattr("cosmodrome.spark.reading.time.sleep", caught_up)
+    set_time(monkeypatch, "reading", sleep=caught_up)
     assert read(stream_reader(failOnDataLoss=fail), 90, 100) == list(range(90, 100))
     assert len(pauses) == 3
     pauses.clear()
