@@ -17,6 +17,7 @@ MIN_LONG: Final = -(2**63)
 MAX_DIGITS: Final = 20
 
 _SHOWN_CHARACTERS = 40
+_MINUS = frozenset({"-", b"-"})
 
 
 def parse_int(text: str | bytes | None, *, low: int = 0, high: int = MAX_LONG) -> int | None:
@@ -26,11 +27,13 @@ def parse_int(text: str | bytes | None, *, low: int = 0, high: int = MAX_LONG) -
     """
     if text is None or len(text) > MAX_DIGITS + 1:
         return None
-    minus = text.startswith("-") if isinstance(text, str) else text.startswith(b"-")
-    digits = text[1:] if minus else text
-    if not (len(digits) <= MAX_DIGITS and digits.isascii() and digits.isdigit()) or (minus and low >= 0):
-        return None
-    number = -int(digits) if minus else int(digits)
+    if text.isdigit() and text.isascii() and len(text) <= MAX_DIGITS:  # nearly always
+        number = int(text)
+    else:
+        minus, digits = text[:1], text[1:]
+        if low >= 0 or minus not in _MINUS or not (digits.isdigit() and digits.isascii()):
+            return None
+        number = -int(digits)
     return number if low <= number <= high else None
 
 

@@ -14,9 +14,10 @@ from typing import NamedTuple, Self
 
 from cosmodrome.errors import InvalidParameter
 from cosmodrome.model import RETRY_PREFIX
-from cosmodrome.numbers import MAX_INT, MIN_LONG, read_int, shown
+from cosmodrome.numbers import MAX_LONG, MIN_LONG, shown
 
 ORDER_QUEUE_ID = 999  # the revive queue of an orderly pop, which has none
+MAX_HANDLE_CHARACTERS = 1_000
 NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
 
 
@@ -77,22 +78,26 @@ class Handle(NamedTuple):
     @classmethod
     def decode(cls, text: str) -> Self:
         """InvalidParameter unless it is a handle; the last two parts may be missing."""
-        words = text.split(" ")
         try:
+            # `int` itself, for every ack comes here: so short a text holds no number that it refuses.
+            words = text.split(" ") if len(text) <= MAX_HANDLE_CHARACTERS else []
             start, popped, invisible, revive_queue_id, retry, broker_name, *rest = words
-            queue_id, offset = [*rest, "0", "0"][:2]
-            return cls(
-                read_int(start),
-                read_int(popped),
-                read_int(invisible, low=MIN_LONG),
-                read_int(revive_queue_id, high=MAX_INT),
-                retry,
-                broker_name,
-                read_int(queue_id, high=MAX_INT),
-                read_int(offset),
+            queue_id, offset = (int(word) for word in [*rest, "0", "0"][:2])
+            handle = cls(
+                int(start), int(popped), int(invisible), int(revive_queue_id), retry, broker_name, queue_id, offset
             )
+            if handle.has_only_longs:
+                return handle
         except ValueError:
-            raise InvalidParameter(f"{shown(text)} is no handle of a popped message") from None
+            pass
+        raise InvalidParameter(f"{shown(text)} is no handle of a popped message")
+
+    @property
+    def has_only_longs(self) -> bool:
+        """Whether all its numbers fit the fields of Java."""
+        low = min(self[0], self[1], self[2], self[3], self[6], self[7])
+        high = max(self[0], self[1], self[2], self[3], self[6], self[7])
+        return low >= MIN_LONG and high <= MAX_LONG
 
 
 def start_offset_info(mark: str, queue_id: int, start_offset: int) -> str:

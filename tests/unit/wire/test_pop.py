@@ -38,7 +38,18 @@ def test_a_handle_is_eight_words() -> None:
     assert Handle.decode("5 1 2 999 0 broker-a").is_orderly
 
 
-@pytest.mark.parametrize("text", ["", "1 2 3", "a b c d e f g h", "1 2 3 4 0 broker x 7"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "1 2 3",
+        "a b c d e f g h",
+        "1 2 3 4 0 broker x 7",
+        "1 2 3 4 0 b 1 " + "7" * 5_000,
+        f"{2**63} 2 3 4 0 b",
+        f"1 2 3 4 0 b 1 {-(2**63) - 1}",
+    ],
+)
 def test_anything_else_is_no_handle(text: str) -> None:
     with pytest.raises(InvalidParameter):
         Handle.decode(text)
