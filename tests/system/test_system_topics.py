@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 import pytest_asyncio
@@ -141,6 +142,59 @@ async def test_what_a_client_says_of_the_real_topic_does_not_count(broker: Wired
         await broker.ask(RequestCode.END_TRANSACTION, end)
     await until(lambda: len(broker.stored(TOPIC)) == 1)
     assert all(broker.stored(REVIVE, queue_id) == [] for queue_id in range(8))
+
+
+MARKS: dict[str, tuple[str, ...]] = {
+    "DELAY": ("0", "1", "18", "99", "-1", "x"),
+    "TIMER_DELAY_MS": ("1", "60000", "-1", "x"),
+    "TIMER_DELIVER_MS": ("1", "99999999999999", "x"),
+    "TIMER_OUT_MS": ("1", "1700000000000"),
+    "TIMER_DEL_UNIQKEY": ("k", f"{TOPIC}+k", f"{REVIVE}+k"),
+    "TIMER_ROLL_TIMES": ("1",),
+    "TRAN_MSG": ("true", "TRUE", "false"),
+    "PGROUP": ("g",),
+    "TRANSACTION_CHECK_TIMES": ("1", "99"),
+    "TRAN_PREPARED_QUEUE_OFFSET": ("0", "1"),
+    "REAL_TOPIC": (*CLOSED, TOPIC, "../x"),
+    "REAL_QID": ("0", "-1", "99", "x"),
+    "RETRY_TOPIC": (*CLOSED, TOPIC),
+    "TAGS": ("d", "ck", "ack", "a"),
+    "POP_CK": ("0 0 0 0 0 broker-a 0 0",),
+    "UNIQ_KEY": ("k", f"k\x02REAL_TOPIC\x01{REVIVE}", f"k\x01REAL_TOPIC\x01{REVIVE}"),
+}
+FLAGS = (0, SysFlag.PREPARED, SysFlag.COMMIT, SysFlag.ROLLBACK, SysFlag.COMPRESSED, SysFlag.NEED_UNWRAP)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_whatever_a_client_sends_the_brokers_own_topics_hold_what_the_broker_says(
+    tmp_path: Path, seed: int
+) -> None:
+    """The general rule: a record in them is there because of a send to an open topic, and leads to that topic only."""
+    random = Random(seed)
+    config = replace(CONFIG, auto_create_topic_enable=True)
+    topics = (TOPIC, "%RETRY%g", "%DLQ%g", "DefaultCluster_REPLY_TOPIC", *CLOSED)
+    taken = 0
+    async with wired(tmp_path, config) as broker:
+        broker.broker.topics.put(TopicConfig(TOPIC, 1, 1))
+        for number in range(250):
+            topic = random.choice(topics)
+            names = random.sample(sorted(MARKS), random.randrange(6))
+            properties = {name: random.choice(MARKS[name]) for name in names}
+            flag, times = random.choice(FLAGS), random.choice((None, -1, 0, 1, 99))
+            sent = header(topic, {**properties, "SENT_TO": topic}, sys_flag=flag, reconsume_times=times)
+            code = random.choice((RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE))
+            reply = await broker.call(code, sent, b"%d" % random.randrange(number + 1))
+            assert topic not in CLOSED or reply.code == ResponseCode.NO_PERMISSION
+            taken += reply.code == ResponseCode.SUCCESS
+        for topic in (*CLOSED, *(topic for topic in broker.broker.store.topics() if topic.startswith("rmq_sys_"))):
+            for queue_id in broker.broker.store.queues(topic):
+                for record in broker.stored(topic, queue_id):
+                    assert topic in (HALF_TOPIC, SCHEDULE_TOPIC, WHEEL), record
+                    kept = props.decode(record.properties)
+                    open_to = {kept["SENT_TO"], kept["SENT_TO"].replace("%RETRY%", "%DLQ%")}
+                    assert kept["REAL_TOPIC"] in open_to
+                    assert kept["REAL_QID"].isdigit()
+    assert taken > 10
 
 
 # --- taking back, sending back
