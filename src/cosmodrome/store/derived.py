@@ -38,7 +38,7 @@ _FORMAT = "cosmodrome-sums-1"
 _CHUNK = 1024 * 1024
 _PROBE_BYTES = 64 * 1024
 _PLACE = struct.Struct(">q")
-_BROKEN = -1  # in place of a checksum: what was there at the last clean stop had changed already
+BROKEN = _BROKEN = -1  # in place of a checksum: what was there at the last clean stop had changed already
 
 
 class Shape(NamedTuple):
@@ -118,6 +118,20 @@ class Sums:
         if len(kept) < len(self.files):
             self._write(self.log_end, kept)
 
+    def full_index_files(self, shape: Shape) -> list[tuple[str, Path, int]]:
+        """Name, path and checksum of the index files that nothing is written to any more."""
+        known = [(place, path, self.files.get(place)) for place, path in _files(self._paths)]
+        return [
+            (place, path, found.crc)
+            for place, path, found in known
+            if place.startswith("index/") and found is not None and found.used == shape.index_file
+        ]
+
+    def mark_broken(self, place: str) -> None:
+        """Have the next start build again what this file is a part of."""
+        if (found := self.files.get(place)) is not None:
+            self._write(self.log_end, self.files | {place: found._replace(crc=_BROKEN)})
+
     def has_room(self) -> bool:
         """Whether entries that are dropped can be entered again: on a full disk they could not."""
         probe = self._path.with_suffix(".probe")
@@ -147,7 +161,7 @@ class Sums:
 
     def _sum(self, place: str, path: Path, shape: Shape) -> Sum:
         before, stat = self.files.get(place), path.stat()
-        if before is not None and before.mtime_ns == stat.st_mtime_ns:
+        if before is not None and (before.mtime_ns == stat.st_mtime_ns or before.crc == _BROKEN):
             return before
         used = _index_used(path, shape) if place.startswith("index/") else _queue_used(path)
         if before is None or place.startswith("index/") or before.used > used:

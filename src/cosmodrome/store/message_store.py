@@ -192,6 +192,7 @@ class MessageStore:
             self._config,
             self.paths.config / SCRUB_FILE,
             self._clock,
+            self._derived,
         )
         self._abort.set()
         if recovery.stuck is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable
+from pathlib import Path
 
 from cosmodrome.errors import MessageIllegal, ProtocolError
 from cosmodrome.store.commit_log import CommitLog
@@ -36,6 +37,7 @@ class Rot:
         self.records = 0
         self.entries = 0
         self.rebuilt = 0
+        self.index_files = 0
         self._known: dict[object, None] = {}
 
     def is_news(self, thing: object) -> bool:
@@ -77,6 +79,11 @@ class Rot:
             before,
             entry,
         )
+
+    def index_file(self, path: Path) -> None:
+        """Count an index file that is not what it was when it was full."""
+        self.index_files += 1
+        log.error("index file damaged, some keys may not be found: the next start builds the index again: %s", path)
 
 
 class QueueMender:

@@ -1,6 +1,7 @@
 """The scrub: reads the whole log now and then, so that rot is found while there is still something to do about it.
 
-    every `scrubIntervalHours`   read each record, look at its checksums, compare its queue entry with it
+    every `scrubIntervalHours`   read each record, look at its checksums, compare its queue entry with it; then the
+                                 index files that are full, which have checksums in `derived.sums`
     at most `scrubMebibytesPerSecond`, and for at most a tenth of the time
     `config/scrub.json`          how far it is, so that a round goes on after a restart
 
@@ -14,6 +15,7 @@ import asyncio
 import json
 import logging
 import os
+import zlib
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -28,6 +30,7 @@ from cosmodrome.errors import ProtocolError
 from cosmodrome.model import SCHEDULE_TOPIC
 from cosmodrome.store.commit_log import CommitLog
 from cosmodrome.store.consume_queues import ConsumeQueues
+from cosmodrome.store.derived import BROKEN, DerivedFiles
 from cosmodrome.store.dispatcher import LOWEST_TAG_HASH, Dispatcher
 from cosmodrome.store.mapped_file import MappedFile
 from cosmodrome.store.rot import QueueMender, Rot
@@ -106,6 +109,7 @@ class Scrub:
         config: StoreConfig,
         path: Path,
         clock: Clock,
+        derived: DerivedFiles,
     ) -> None:
         self._log = commit_log
         self._queues = queues
@@ -113,6 +117,7 @@ class Scrub:
         self._mender = mender
         self._rot = rot
         self._clock = clock
+        self._derived = derived
         self._interval_ms = config.scrub_interval_hours * HOUR_MS
         self._bytes_per_second = config.scrub_mebibytes_per_second * MIB
         self.state = ScrubState(path, clock.now_ms())
@@ -166,12 +171,27 @@ class Scrub:
                 await asyncio.to_thread(state.save)
                 unsaved = place
             await self._clock.sleep(max(read_ms, round(spent_ms * RESTS), 1))
+        await self._check_index()
         state.place, state.last_end_ms = None, self._clock.now_ms()
         state.rounds += 1
         await asyncio.to_thread(state.save)
         records, entries = self._rot.records - before[0], self._rot.entries - before[1]
         level = logging.ERROR if records or entries else logging.INFO
         log.log(level, "scrub ended: to=%d damaged_records=%d damaged_queue_entries=%d", end, records, entries)
+
+    async def _check_index(self) -> None:
+        """Compare full index files with their checksums; where one has rotted, the next start builds the index."""
+        for place, path, wanted in self._derived.sums.full_index_files(self._derived.shape):
+            crc = position = 0
+            while wanted != BROKEN:
+                data = await asyncio.to_thread(_read_part, path, position)
+                if not data:
+                    break
+                crc, position = zlib.crc32(data, crc), position + len(data)
+                await self._clock.sleep(max(len(data) * 1_000 // self._bytes_per_second, 1))
+            if wanted not in (BROKEN, crc) and path.exists():
+                self._rot.index_file(path)
+                await asyncio.to_thread(self._derived.sums.mark_broken, place)
 
     async def _compare(self, found: Slice) -> None:
         for part in found.damage:
@@ -206,6 +226,16 @@ def _may_mean(code: int, head: RecordHead) -> bool:
 
 
 # --- in a thread
+
+
+def _read_part(path: Path, position: int) -> bytes:
+    """The next part of a file that retention may have deleted meanwhile."""
+    try:
+        with path.open("rb") as file:
+            file.seek(position)
+            return file.read(SLICE_BYTES)
+    except FileNotFoundError:
+        return b""
 
 
 def read_slice(file: MappedFile, place: int, limit: int, *, is_last: bool) -> Slice:

@@ -65,6 +65,30 @@ def test_wrong_entries_are_rebuilt_also_those_with_a_wrong_tag_hash(tmp_path: Pa
     store.close()
 
 
+def test_a_rotten_index_file_is_named_and_built_again_by_the_next_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(tmp_path, SystemClock()).close()
+    store = open_store(tmp_path, clock=SystemClock())
+    path = sorted(store.paths.index.iterdir())[0]
+    key = next(f"k{number}" for number in range(COUNT))
+    for position in range(60, path.stat().st_size, 20):
+        flip(path, position, 3)
+    asyncio.run(asyncio.wait_for(store.scrub.round(), 60))
+    assert store.rot.index_files == 1
+    assert (
+        f"index file damaged, some keys may not be found: the next start builds the index again: {path}" in caplog.text
+    )
+    asyncio.run(asyncio.wait_for(store.scrub.round(), 60))
+    assert store.rot.index_files == 1
+    store.close()
+    store = open_store(tmp_path, clock=SystemClock())
+    assert len(store.find_by_key("orders", key, 32, 0, 2**62)) == 1
+    assert scrubbed(store) == (0, 0, 0)
+    assert store.rot.index_files == 0
+    store.close()
+
+
 def test_the_next_start_goes_on_where_the_scrub_was(tmp_path: Path) -> None:
     store = filled(tmp_path, SystemClock())
     flip_record(store, 3, 200)

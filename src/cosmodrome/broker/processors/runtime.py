@@ -169,6 +169,7 @@ def _rot(broker: Broker) -> dict[str, object]:
         "damagedRecords": rot.records,
         "damagedQueueEntries": rot.entries,
         "rebuiltQueueEntries": rot.rebuilt,
+        "damagedIndexFiles": rot.index_files,
     }
 
 
