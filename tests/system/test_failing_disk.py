@@ -60,7 +60,6 @@ def send_until_refused(daemon: Daemon, fail: Callable[[], None]) -> tuple[Places
     [
         ("ASYNC_FLUSH", errno.EIO, frozenset({Kind.SYNC})),
         ("SYNC_FLUSH", errno.EIO, frozenset({Kind.SYNC})),
-        ("SYNC_FLUSH", errno.ENOSPC, frozenset({Kind.SYNC})),
         ("ASYNC_FLUSH", errno.EIO, frozenset({Kind.WRITE})),
         ("SYNC_FLUSH", errno.EIO, EVERYTHING),
         ("ASYNC_FLUSH", errno.EROFS, READ_ONLY),

@@ -28,7 +28,7 @@ from tests.system.full_disk_lives import CONF, live
 from tests.system.small_disk import SmallDisk
 
 SEED = 1
-KILLS = 4
+KILLS = 3
 LOG_FILE_BYTES = 1024 * 1024
 DISK_BYTES = 16 * 1024 * 1024
 PATIENCE_SECONDS = 60
