@@ -38,6 +38,8 @@ DEFAULT_NAMESRV_PORT = 9876
 DEFAULT_BROKER_PORT = 10911
 DEFAULT_CONSOLE_PORT = 8780
 
+# Messages of a batch: the header of its answer names each, with up to 57 characters, and has 256 KiB.
+MAX_BATCH = 4_500
 DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
 
@@ -273,7 +275,7 @@ class BrokerConfig(_FromProperties):
     # Bounds of what peers may ask for; keys of our own. docs/durability.md, "Hostile peers", says what each prevents.
     max_request_body_size: int = 8 * MIB  # of requests that bring no message
     max_request_body_values: int = 300_000
-    max_messages_per_batch: int = 10_000
+    max_messages_per_batch: int = MAX_BATCH
     max_keys_per_message: int = 1_000
     max_groups_per_connection: int = 4_096
     max_group_memberships: int = 1_000_000  # of all connections together
@@ -330,21 +332,8 @@ class BrokerConfig(_FromProperties):
         _require(0 < self.default_topic_queue_nums <= 65_535, "defaultTopicQueueNums", "1 to 65535")
         for name in (one.name for one in dataclasses.fields(self) if one.name.startswith("wait_time_mills_in_")):
             _require(getattr(self, name) > 0, _camel_case(name), "at least 1 ms")
-        for name in (
-            "max_messages_per_batch",
-            "max_keys_per_message",
-            "max_groups_per_connection",
-            "max_group_memberships",
-            "max_subscriptions_per_group",
-            "max_filter_characters",
-            "max_topics",
-            "max_subscription_groups",
-            "max_consumer_offsets",
-            "max_request_modes",
-            "max_queue_locks",
-            "max_pop_orders",
-            "max_queues_in_stats",
-        ):
+        _require(0 < self.max_messages_per_batch <= MAX_BATCH, "maxMessagesPerBatch", f"1 to {MAX_BATCH}")
+        for name in _BROKER_BOUNDS:
             _require(getattr(self, name) > 0, _camel_case(name), "at least 1")
         _require(self.send_thread_pool_queue_capacity > 0, "sendThreadPoolQueueCapacity", "at least 1")
         _require(self.transaction_time_out >= 0, "transactionTimeOut", "0 ms or more")
@@ -392,10 +381,19 @@ class NameServerConfig(_FromProperties):
 _BROKER_BOUNDS = (
     "max_request_body_size",
     "max_request_body_values",
+    "max_messages_per_batch",
+    "max_keys_per_message",
     "max_groups_per_connection",
     "max_group_memberships",
     "max_subscriptions_per_group",
     "max_filter_characters",
+    "max_topics",
+    "max_subscription_groups",
+    "max_consumer_offsets",
+    "max_request_modes",
+    "max_queue_locks",
+    "max_pop_orders",
+    "max_queues_in_stats",
     "max_pull_hold",
     "max_pull_hold_per_queue",
 )

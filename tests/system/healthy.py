@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from dataclasses import dataclass, field
 
 from cosmodrome.codes import RequestCode, ResponseCode
+from cosmodrome.config import MIB
 from cosmodrome.net.caller import Caller
 from cosmodrome.wire.command import Command
 from cosmodrome.wire.record import decode_records
 from cosmodrome.wire.requests import PullFlag, PullMessage, SendMessage
+from tests.system.daemons import Daemon
+from tests.system.test_abuse import heap_bytes
 
 TOPIC, GROUP = "Healthy", "healthy"
 TIMEOUT_MS = 60_000
 PACE_SECONDS = 0.005
 HOLD_MS = 5_000
+ALL_AT_ONCE = "all at once"
+ALONE_SHARE = 0.1  # of the time, for each kind of hostile peer alone
+# Unfinished frames, unread replies and waiting requests have budgets of 256, 512 and 512 MiB; tables come on top.
+MOST_MEMORY_BYTES = 1_536 * MIB
 
 
 @dataclass
@@ -96,3 +104,48 @@ class Healthy:
 
 def percentile(values: list[float], percent: int) -> float:
     return sorted(values)[min(len(values) * percent // 100, len(values) - 1)] if values else 0.0
+
+
+async def attack(address: str, seed: int, seconds: float, only: str = "") -> str:
+    """Let a process of its own attack; return what it counted."""
+    arguments = ["-m", "tests.system.hostile", address, str(seed), str(seconds), only]
+    process = await asyncio.create_subprocess_exec(sys.executable, *arguments, stdout=asyncio.subprocess.PIPE)
+    try:
+        output, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode == 0, f"seed {seed} {only}: the attacker ended with {process.returncode}"
+    return output.decode().strip()
+
+
+async def live_through(daemon: Daemon, seed: int, seconds: float, kinds: list[str]) -> dict[str, tuple[float, float]]:
+    """Attack in phases while a healthy client works; return what it waited for in each."""
+    address = daemon.address("broker")
+    healthy = Healthy(address)
+    phases: dict[str, tuple[float, float]] = {}
+    most_bytes = 0
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(healthy.send())
+        await healthy.first_message()
+        tasks.create_task(healthy.consume())
+        await asyncio.sleep(min(seconds, 2))
+        phases["calm"] = healthy.take_phase()
+        print(f"seed {seed}: calm: p99 of sends {phases['calm'][0]:.0f} ms, of deliveries {phases['calm'][1]:.0f} ms")
+        for kind in kinds:
+            share = seconds if kind == ALL_AT_ONCE else seconds * ALONE_SHARE
+            counted = await attack(address, seed, share, "" if kind == ALL_AT_ONCE else kind)
+            phases[kind] = healthy.take_phase()
+            most_bytes = max(most_bytes, heap_bytes(daemon.pid))
+            sends, deliveries = phases[kind]
+            print(
+                f"seed {seed}: {kind}: p99 of sends {sends:.0f} ms, of deliveries {deliveries:.0f} ms; "
+                f"broker {heap_bytes(daemon.pid) // MIB} MiB; {counted}",
+                flush=True,
+            )
+        healthy.stop()
+    healthy.check()
+    await healthy.close()
+    assert most_bytes < MOST_MEMORY_BYTES, f"{most_bytes // MIB} MiB"
+    return phases

@@ -42,6 +42,9 @@ from cosmodrome.wire.requests import (
     UpdateConsumerOffset,
 )
 from tests.system.cluster import SMALL_STORE, running_broker
+from tests.system.daemons import up
+from tests.system.healthy import ALL_AT_ONCE, live_through
+from tests.system.test_abuse import all_open_files
 from tests.turns import Turns
 
 TIMEOUT_MS = 60_000
@@ -314,12 +317,12 @@ def with_keys(count: int) -> str:
     [
         (send_with(with_keys(1_001)), "a message with 1001 keys; maxKeysPerMessage allows 1000"),
         (
-            send_with("", encode_batch([(0, b"", "")] * 10_001), batch=True),
-            "a batch of more than 10000 messages, as maxMessagesPerBatch allows: send several",
+            send_with("", encode_batch([(0, b"", "")] * 4_501), batch=True),
+            "a batch of more than 4500 messages, as maxMessagesPerBatch allows: send several",
         ),
         (
-            send_with("", encode_batch([(0, b"", with_keys(1_000))] * 11), batch=True),
-            "a batch with 11000 keys; maxMessagesPerBatch allows as many: 10000",
+            send_with("", encode_batch([(0, b"", with_keys(1_000))] * 21), batch=True),
+            "a batch with 21000 keys; 20 times maxKeysPerMessage allow 20000: send several",
         ),
         (
             send_with("", encode_batch([(0, b"", ""), (0, b"", with_keys(1_001))]), batch=True),
@@ -334,7 +337,8 @@ async def test_a_message_of_too_many_keys_or_a_batch_of_too_many_messages_is_ref
         reply = await caller.call(broker.address, message, TIMEOUT_MS)
         assert (reply.code, reply.remark) == (ResponseCode.MESSAGE_ILLEGAL, refusal)
         many_words = "about\x01" + "and so on " * 1_000 + "\x02"
-        for fine in (send_with(with_keys(1_000)), send_with(many_words)):
+        full_batch = send_with("", encode_batch([(0, b"", "")] * 4_500), batch=True)
+        for fine in (send_with(with_keys(1_000)), send_with(many_words), full_batch):
             assert (await caller.call(broker.address, fine, TIMEOUT_MS)).code == ResponseCode.SUCCESS
 
 
@@ -502,3 +506,12 @@ async def test_pulls_beyond_the_bound_of_a_queue_poll_shortly(tmp_path: Path) ->
         await caller.call(broker.address, send(), TIMEOUT_MS)
         late = [reply for reply in await asyncio.gather(*pulls) if reply.code == ResponseCode.SUCCESS]
         assert len(late) == 10
+
+
+# --- everything at once, for a moment; `make torture` does it at length
+
+
+async def test_a_healthy_client_loses_nothing_beside_all_hostile_ones(tmp_path: Path) -> None:
+    with all_open_files(), up(tmp_path / "data") as daemon:
+        await live_through(daemon, seed=1, seconds=2, kinds=[ALL_AT_ONCE])
+        assert daemon.interrupt() == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from cosmodrome.client.outgoing import MAX_BODY_BYTES, check_batch, encode_properties
+from cosmodrome.config import MAX_BATCH
 from cosmodrome.errors import InvalidMessage
 from cosmodrome.model import Message
 from cosmodrome.wire.batch import encoded_size
@@ -12,12 +13,12 @@ from cosmodrome.wire.ids import UNIQUE_ID_LENGTH
 
 _ANY_ID = "0" * UNIQUE_ID_LENGTH
 
-MAX_MESSAGES = 10_000  # in one batch: our brokers take no more unless told otherwise (maxMessagesPerBatch)
+MAX_MESSAGES = MAX_BATCH  # our brokers take no more (maxMessagesPerBatch)
 
 
 def split_batches(messages: Iterable[Message], max_bytes: int = MAX_BODY_BYTES) -> Iterator[list[Message]]:
     """Batches for `send_batch`, in the order of the messages, each as large as fits into `max_bytes` on the wire,
-    and of 10,000 messages at most.
+    and of 4,500 messages at most.
 
     Messages are drawn only when they are needed. A new batch begins as well where a message has another topic,
     sharding key or `wait_store_ok` than those before. InvalidMessage for a message that fits into no batch; whatever

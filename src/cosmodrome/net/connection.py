@@ -43,8 +43,8 @@ ConnectionCallback = Callable[["Connection"], None]
 JOIN_BYTES = 64 * 1024
 # Requests that wait are counted by their bytes if they are as long as this; of shorter ones, their number is bounded.
 LONG_BODY_BYTES = 16 * 1024
-# Frames of one connection that take longer are interrupted for a turn of the others. Sends are a tenth of it.
-REST_AFTER_SECONDS = 0.1
+# Frames of one connection that take longer are interrupted for a turn of the others. A read full of sends takes half.
+REST_AFTER_SECONDS = 0.05
 _ASLEEP = Watchdog(10**9)
 
 

@@ -38,6 +38,7 @@ _FLUSH_CODES = {
 }
 
 # Properties without any of these words need no closer look; "DELAY" is part of other names, too.
+KEYS_TOGETHER = 20  # of a batch, times the keys of a message
 FEW_KEYS_CHARACTERS = 1_000  # properties as short as this cannot have many keys
 _MARKS = (Property.DELAY, Property.TRAN_MSG, DELIVER_MARK, Property.POP_CK)
 
@@ -183,7 +184,8 @@ def queue_id_for(request: SendMessage, topic: TopicConfig) -> int:
 
 def _check_keys(broker: Broker, each_properties: Sequence[str]) -> None:
     """Refuse more keys than the loop enters into the index in a moment: of one message, or of a batch together."""
-    one, together = broker.config.max_keys_per_message, broker.config.max_messages_per_batch
+    one = broker.config.max_keys_per_message
+    together = KEYS_TOGETHER * one
     spaces = sum(properties.count(" ") for properties in each_properties)
     if spaces < one:  # which costs next to nothing to know, and says enough of nearly every message
         return
@@ -191,7 +193,9 @@ def _check_keys(broker: Broker, each_properties: Sequence[str]) -> None:
     if (most := max(counts)) > one:
         raise MessageIllegal(f"a message with {most} keys; maxKeysPerMessage allows {one}")
     if (total := sum(counts)) > together:
-        raise MessageIllegal(f"a batch with {total} keys; maxMessagesPerBatch allows as many: {together}")
+        raise MessageIllegal(
+            f"a batch with {total} keys; {KEYS_TOGETHER} times maxKeysPerMessage allow {together}: send several"
+        )
 
 
 def _checked(properties: str) -> str:
