@@ -51,11 +51,15 @@ class Checkpoint:
         self.log_timestamp = self.queues_timestamp = self.index_timestamp = 0
         self.clean_end: tuple[int, int] | None = None  # where the log ends, and where its last record begins
         self.safe: Safe | None = None
+        self.damage = ""  # what of it does not match its checksum; a start then reads more of the log
         if path.exists():
             self._load(disk.read_file(path).ljust(FILE_SIZE, b"\0"))
         self._saved: Safe | None = self.safe  # what is on disk
 
     def _load(self, data: bytes) -> None:
+        parts = (("the log's end", _END_AT, _END), ("what is on disk", _SAFE_AT, _SAFE))
+        wrong = [what for what, at, shape in parts if not _is_sealed(data[at : at + shape.size])]
+        self.damage = f"what it says about {' and '.join(wrong)} does not match its checksum" if wrong else ""
         times: tuple[int, int, int] = _TIMES.unpack_from(data)
         mark, end, last, *written_with, crc = _END.unpack_from(data, _END_AT)
         sound = mark == _END_MARK and crc == _crc(data, _END_AT, _END) and tuple(written_with) == times
@@ -117,3 +121,8 @@ def _may_be_rot(written_with: tuple[int, ...], times: tuple[int, ...]) -> bool:
 
 def _crc(data: bytes | bytearray, at: int, shape: struct.Struct) -> int:
     return zlib.crc32(data[at : at + shape.size - 4])
+
+
+def _is_sealed(part: bytes) -> bool:
+    """Whether the last 4 bytes are the checksum of those before; nothing at all is what other brokers leave there."""
+    return not any(part) or zlib.crc32(part[:-4]) == int.from_bytes(part[-4:])

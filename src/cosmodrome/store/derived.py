@@ -80,22 +80,31 @@ class Sums:
 
     def _load(self) -> None:
         try:
-            text, _, crc = disk.read_file(self._path).rstrip(b"\n").rpartition(b"\n")
-            if zlib.crc32(text) != int(crc[:16], 16):
-                raise ValueError("its own checksum does not match")
-            first, *lines = text.decode().splitlines()
-            name, end = first.split(" ")
-            if name != _FORMAT:
-                return
-            for line in lines:
-                number, used, mtime, place = line.split(" ", 3)
-                self.files[place] = Sum(int(number[:20]), int(used[:20]), int(mtime[:20]))
-            self.log_end = int(end[:20])
+            self._parse(disk.read_file(self._path))
         except FileNotFoundError:
             return
         except ValueError as error:
             self.files.clear()
             log.error("%s is damaged and is passed over: %s; the next clean stop writes it again", self._path, error)
+
+    def _parse(self, data: bytes) -> None:
+        text, _, crc = data.rstrip(b"\n").rpartition(b"\n")
+        if len(crc) != 8 or zlib.crc32(text) != int(crc, 16):
+            raise ValueError("its own checksum does not match")
+        first, *lines = text.decode().splitlines()
+        name, end = first.split(" ")
+        if name != _FORMAT:
+            return
+        for line in lines:
+            number, used, mtime, place = line.split(" ", 3)
+            self.files[place] = Sum(int(number[:20]), int(used[:20]), int(mtime[:20]))
+        self.log_end = int(end[:20])
+
+    @staticmethod
+    def damage(path: Path) -> str:
+        """What is wrong with the file; nothing if it is sound."""
+        text, _, crc = disk.read_file(path).rstrip(b"\n").rpartition(b"\n")
+        return "" if crc == b"%08x" % zlib.crc32(text) else "its own checksum does not match"
 
     def save(self, log_end: int, shape: Shape) -> None:
         """Write down what every file holds now that nothing is written to them: what a clean stop leaves."""

@@ -19,6 +19,7 @@ class Area(StrEnum):
     LOG = "log"
     QUEUES = "queues"
     INDEX = "index"
+    TIMERS = "timers"
     CHECKPOINT = "checkpoint"
     CONFIG = "config"
 

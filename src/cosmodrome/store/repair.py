@@ -22,7 +22,7 @@ from cosmodrome.store.checkpoint import Checkpoint
 from cosmodrome.store.consume_queue import ENTRY_SIZE
 from cosmodrome.store.evidence import Claim
 from cosmodrome.store.expected import Expected
-from cosmodrome.store.findings import Area, counted
+from cosmodrome.store.findings import Area, Findings, counted
 from cosmodrome.store.index_shape import DEFAULT_SHAPE, IndexShape, find_shape
 from cosmodrome.store.lock import AbortMark, StoreLock
 from cosmodrome.store.log_walk import Damage, Proof, Seen, Tail, walk
@@ -43,6 +43,8 @@ from cosmodrome.store.survey import (
     list_log_files,
     survey,
 )
+from cosmodrome.store.timer_check import check_timers
+from cosmodrome.store.timer_checkpoint import TimerCheckpoint
 from cosmodrome.store.verification import (
     Progress,
     Verification,
@@ -55,7 +57,7 @@ from cosmodrome.store.verification import (
 from cosmodrome.wire.record import RecordHead
 
 # What is derived from the log, or speaks about it; config tables are not.
-_REBUILT = (Area.FILES, Area.LOG, Area.QUEUES, Area.INDEX, Area.CHECKPOINT)
+_REBUILT = (Area.FILES, Area.LOG, Area.QUEUES, Area.INDEX, Area.TIMERS, Area.CHECKPOINT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,7 @@ def repair(
         _tidy_log(found)
         idle = _mend_log(survey(root, paths), proof, progress)
         _set_derived_aside(paths, idle)
+        _set_timers_aside(found)
         lock.release_folders()  # the store takes them itself; the root's lock does not keep out its own process
         MessageStore.open(root, rebuilt, clock).close()
     finally:
@@ -142,6 +145,7 @@ def _steps(found: Survey, verification: Verification, config: StoreConfig | None
         *_damage_steps(verification),
         *_tail_steps(verification.tail),
         *(f"rename {found.paths.name(path)} to {free_name(path).name}" for path in _derived(found.paths)),
+        *_timer_steps(found),
         *_light_steps(found),
         f"build the queues anew from {counted(verification.records, 'record')}, {queue_size:,} bytes a file",
         _index_step(rebuilt),
@@ -162,6 +166,34 @@ def _tail_steps(tail: Tail) -> Iterator[str]:
         size = counted(tail.end - tail.begin, "byte")
         records = ", among them whole records that no queue knows" if tail.holds_records else ""
         yield f"cut {size} behind {tail.begin} off the log{records}; commitlog.bad keeps them"
+
+
+def _timer_steps(found: Survey) -> Iterator[str]:
+    if _has_timer_trouble(found):
+        for path in _timer_files(found.paths):
+            yield f"rename {found.paths.name(path)} to {free_name(path).name}; the next start sets its timers again"
+
+
+def _has_timer_trouble(found: Survey) -> bool:
+    findings = Findings()
+    check_timers(found, findings)
+    return findings.counts.total() > 0
+
+
+def _timer_files(paths: StorePaths) -> list[Path]:
+    return [path for path in (paths.root / "timerwheel", paths.root / "timerlog") if path.exists()]
+
+
+def _set_timers_aside(found: Survey) -> None:
+    """What lies in the log is set again by the next start: it is told by the checkpoint that there was a timer log."""
+    if not _has_timer_trouble(found):
+        return
+    checkpoint, problems = TimerCheckpoint.look(found.paths.config / "timercheck")
+    if problems and checkpoint is not None:
+        checkpoint.save(found.paths.config / "timercheck")
+    for path in _timer_files(found.paths):
+        path.rename(free_name(path))
+    sync_directory(found.root)
 
 
 def _light_steps(found: Survey) -> Iterator[str]:

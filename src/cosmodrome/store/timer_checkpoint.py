@@ -49,38 +49,49 @@ class TimerCheckpoint:
     @classmethod
     def load(cls, path: Path) -> TimerCheckpoint | None:
         """The one on disk, or None. What is rotten is mended from its copy, or else from `.bak`, which may be older."""
-        found, backup = cls._read(path), cls._read(_backup(path))
-        if found is not None and found.is_sure:
-            return found.checkpoint
-        if backup is not None and backup.is_sure and (found is None or found.differs_from(backup)):
-            log.error(
-                "%s is missing or damaged: its .bak is taken, and timers of the last moments may come again", path
-            )
-            return backup.checkpoint
-        return found.checkpoint if found is not None else None
+        checkpoint, problems = cls.look(path)
+        for problem in problems:
+            log.error("%s/%s", path.parent, problem)
+        return checkpoint
 
     @classmethod
-    def _read(cls, path: Path) -> _Found | None:
+    def look(cls, path: Path) -> tuple[TimerCheckpoint | None, list[str]]:
+        """What `load` returns, and what is wrong with the file and its `.bak`."""
+        found, what = cls._read(path)
+        backup, what_else = cls._read(_backup(path))
+        problems = [f"{path.name} is damaged: {what}"] if what else []
+        if what_else:
+            problems.append(f"{_backup(path).name} is damaged: {what_else}")
+        if found is not None and found.is_sure:
+            return found.checkpoint, problems
+        if backup is not None and backup.is_sure and (found is None or found.differs_from(backup)):
+            problems.append(f"{path.name}: its .bak is taken instead, timers of the last moments may come again")
+            return backup.checkpoint, problems
+        return found.checkpoint if found is not None else None, problems
+
+    @classmethod
+    def _read(cls, path: Path) -> tuple[_Found | None, str]:
+        """What a file says, and what is wrong with it."""
         try:
             data = disk.read_file(path)
         except FileNotFoundError:
-            return None
+            return None, ""
         if len(data) < _BODY.size or not any(data):
-            return None
+            return None, "it is empty, or cut short"
         data = data.ljust(FILE_SIZE, b"\0")
         found = cls._decoded(data[: _BODY.size])
         mark, body, delivered, crc = _COPY.unpack_from(data, _COPY_AT)
         if mark == _COPY_MARK and crc == _crc(data, _COPY_AT, _COPY):
             copy = dataclasses.replace(cls._decoded(body), delivered=delivered)
             if found._follows(copy):
-                return _Found(found, True)
-            if body != data[: _BODY.size]:
-                log.error("%s is damaged: its first bytes are not those of their copy, which is taken", path)
-            return _Found(copy, True)
+                return _Found(found, True), ""
+            same = body == data[: _BODY.size]
+            return _Found(copy, True), "" if same else "its first bytes are not those of their copy, which is taken"
+        what = "the copy in it does not match its checksum" if any(data[_COPY_AT : _COPY_AT + _COPY.size]) else ""
         mark, written_with, delivered, crc = _DELIVERED.unpack_from(data, _DELIVERED_AT)
         if mark == _DELIVERED_MARK and crc == _crc(data, _DELIVERED_AT, _DELIVERED) and written_with == found.read_ms:
             found = dataclasses.replace(found, delivered=delivered)
-        return _Found(found, False) if found._is_plausible else None
+        return (_Found(found, False), what) if found._is_plausible else (None, "it makes no sense")
 
     @classmethod
     def _decoded(cls, body: bytes) -> Self:

@@ -240,13 +240,16 @@ def _packed(unit: Unit) -> bytes:
 
 
 def _unit_at(file: MappedFile, at: int) -> Unit | None:
-    size, previous, magic, set_at_ms, delay_ms, offset, record_size, topic_hash, mark, crc = _UNIT.unpack_from(
-        file.view, at
-    )
+    return unit_at(file.view, at)
+
+
+def unit_at(view: memoryview, at: int) -> Unit | None:
+    """The unit that lies there, or None if there is none or it does not match its checksum."""
+    size, previous, magic, set_at_ms, delay_ms, offset, record_size, topic_hash, mark, crc = _UNIT.unpack_from(view, at)
     if size != UNIT_SIZE or magic & ~_KNOWN_BITS:
         return None
     if mark or crc:
-        if mark != _CRC_MARK or crc != zlib.crc32(file.view[at : at + _CRC_AT]):
+        if mark != _CRC_MARK or crc != zlib.crc32(view[at : at + _CRC_AT]):
             return None
     elif delay_ms < 0 or set_at_ms < 0 or offset < 0:
         return None
@@ -258,7 +261,12 @@ def _is_blank(file: MappedFile, at: int) -> bool:
 
 
 def _is_last_place(file: MappedFile, at: int) -> bool:
-    return at + UNIT_SIZE + _BLANK.size > file.size
+    return is_last_place(at, file.size)
+
+
+def is_last_place(at: int, file_size: int) -> bool:
+    """Whether no unit lies there, but the blank mark of a full file."""
+    return at + UNIT_SIZE + _BLANK.size > file_size
 
 
 def _last_of(file: MappedFile) -> Unit | None:

@@ -64,6 +64,7 @@ class TimerWheel:
         self._fd = -1
         self.reads = 0
         self.dirty = False
+        self.lacks_units = False  # a pending slot speaks of units before the log's beginning
 
     @property
     def exists(self) -> bool:
@@ -169,6 +170,7 @@ class TimerWheel:
                     continue
                 if lasts[index] and second == begin + (index - begin) % SLOTS and last == lasts[index] - 1:
                     at = (index - begin_at) * SLOT_SIZE
+                    self.lacks_units |= first < log_start
                     if (first, count) == (firsts[index], counts[index]) or first < log_start:
                         if crc != zlib.crc32(data[at : at + _CRC_AT]):
                             self.put(second * 1_000, Slot(first, last, count))  # by Apache's broker
@@ -224,3 +226,17 @@ class TimerWheel:
 
     def _open(self) -> None:
         self._fd = disk.open_file(self._path, os.O_RDWR)
+
+
+def raw_slots(path: Path, view: memoryview) -> Iterator[tuple[int, int, int, int]]:
+    """Number, second, first and last unit of every slot of a file that is not zero."""
+    fd = disk.open_file(path, os.O_RDONLY)
+    try:
+        ranges = data_ranges(fd, 0)
+    finally:
+        os.close(fd)
+    for low, high in ranges:
+        low, high = low - low % SLOT_SIZE, high - high % SLOT_SIZE
+        for index, (second, first, last, count, _) in enumerate(_SLOT.iter_unpack(view[low:high]), low // SLOT_SIZE):
+            if second or first or last or count:
+                yield index, second, first, last

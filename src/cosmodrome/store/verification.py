@@ -16,6 +16,7 @@ from cosmodrome import disk, state_file
 from cosmodrome.errors import ProtocolError, StoreError
 from cosmodrome.store.consume_queue import ENTRY_SIZE, FILLER_SIZE
 from cosmodrome.store.deleted_topics import DELETED_TOPICS, parse_deleted
+from cosmodrome.store.derived import SUMS, Sums
 from cosmodrome.store.evidence import Evidence
 from cosmodrome.store.expected import Expected
 from cosmodrome.store.findings import Area, Findings, Problem, counted
@@ -29,6 +30,7 @@ from cosmodrome.store.queue_check import QueueCheck
 from cosmodrome.store.queue_floors import QUEUE_FLOORS
 from cosmodrome.store.skipped import read_skipped
 from cosmodrome.store.survey import LIGHT_QUEUE_PREFIX, FoundFile, Survey, survey
+from cosmodrome.store.timer_check import check_timers
 from cosmodrome.wire import fastjson
 from cosmodrome.wire.record import RecordHead
 
@@ -47,11 +49,16 @@ _TABLES = frozenset(
         "consumerFilter.json",
         "consumerOrderInfo.json",
         "delayOffset.json",
+        "messageRequestMode.json",
         "topicQueueMapping.json",
         "timermetrics",
         "transactionMetrics",
     }
 )
+
+# Looked at in a way of their own.
+_OTHER_CONFIG = frozenset({"timercheck", "skipped"})
+_PARTS = frozenset({"config", "timerlog", "timerwheel", "lock", "abort", "batchconsumequeue", SUMS})
 
 Progress = Callable[[int, int], None]  # bytes of the log done, bytes to do
 
@@ -151,7 +158,9 @@ class _Verifier:
         end = self._walked.tail.begin
         self._queues.finish(end)
         self._index.finish(end)
+        check_timers(self._found, self._findings)
         self._check_checkpoint()
+        self._check_sums()
         self._check_config()
         return self._result()
 
@@ -181,9 +190,9 @@ class _Verifier:
     def _note_unseen(self) -> None:
         """What lies there, harms nobody and is not looked at."""
         found, note = self._found, self._findings.note
-        if found.passed_over:
-            names = ", ".join(map(self._name, found.passed_over[:_MAX_NAMED]))
-            more = f" and {rest} more" if (rest := len(found.passed_over) - _MAX_NAMED) > 0 else ""
+        if passed_over := [*found.passed_over, *self._strangers()]:
+            names = ", ".join(map(self._name, passed_over[:_MAX_NAMED]))
+            more = f" and {rest} more" if (rest := len(passed_over) - _MAX_NAMED) > 0 else ""
             note(f"not looked at, and brokers do not either: {names}{more}")
         if found.in_rocksdb:
             note("the queues are kept in RocksDB, and were not looked at")
@@ -192,6 +201,16 @@ class _Verifier:
         if found.light_queues:
             queues = counted(found.light_queues, "queue")
             note(f"{queues} of light topics ({LIGHT_QUEUE_PREFIX}…) not looked at")
+
+    def _strangers(self) -> Iterator[Path]:
+        """What lies in the root and under `config`, and is no part of the store: Apache's own, or a person's."""
+        paths, root = self._found.paths, self._found.root
+        parts = {paths.commit_log, paths.consume_queue, paths.index, paths.checkpoint, paths.abort}
+        yield from (path for path in sorted(root.iterdir()) if path not in parts and path.name not in _PARTS)
+        for path in sorted(paths.config.iterdir()) if paths.config.is_dir() else ():
+            name = path.name.removesuffix(".bak")
+            if not path.is_file() or (name not in _TABLES and name.partition(".")[0] not in _OTHER_CONFIG):
+                yield path
 
     def _check_files(self) -> None:
         found = self._found
@@ -280,6 +299,8 @@ class _Verifier:
 
     def _check_checkpoint(self) -> None:
         checkpoint, newest = self._found.checkpoint, self._walked.last_timestamp
+        if checkpoint is not None and checkpoint.damage:
+            self._findings.add(Area.CHECKPOINT, "checkpoint", checkpoint.damage)
         if checkpoint is None or not self._walked.records:
             return
         end = self._walked.tail.begin
@@ -295,6 +316,11 @@ class _Verifier:
             if timestamp > newest:
                 what = f"it says the {part} are safe up to {timestamp}, but the newest record is of {newest}"
                 self._findings.add(Area.CHECKPOINT, "checkpoint", what)
+
+    def _check_sums(self) -> None:
+        path = self._found.root / SUMS
+        if path.is_file() and (what := Sums.damage(path)):
+            self._findings.add(Area.CHECKPOINT, SUMS, f"{what}; the next clean stop writes it again")
 
     def _check_config(self) -> None:
         folder = self._found.root / "config"

@@ -464,3 +464,14 @@ def test_a_checkpoint_that_apaches_broker_wrote_later_counts(tmp_path: Path) -> 
     later = TimerCheckpoint(NOW + HOUR_MS, 7 * UNIT_SIZE, 9)
     spoil(path, 0, later.encoded())
     assert TimerCheckpoint.load(path) == later
+
+
+def test_a_missing_first_file_of_the_log_has_all_timers_set_again(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    for number in range(100):
+        put(store, number, NOW + number % 9 * SECOND_MS)
+    save(store)
+    store.close()
+    (tmp_path / "timerlog" / f"{0:020}").unlink()
+    store = opened(tmp_path, queue=range(100))
+    assert (store.queue_offset, store.replayed_below) == (0, 100)
