@@ -120,9 +120,9 @@ class TimerStore:
             self.start_over(damage, queue)
             return
         self._recover_wheel()
+        self._find_queue_offset(queue)
         if self.wheel.lacks_units:
             self.start_over(f"{self._log_path} lacks the files before {self.log.start}, which timers wait in", queue)
-        self._find_queue_offset(queue)
 
     def start_over(self, reason: str, queue: range) -> None:
         """Set wheel and log aside and fill new ones from the timer topic, of which there are the offsets in `queue`.

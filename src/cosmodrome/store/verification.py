@@ -57,7 +57,7 @@ _TABLES = frozenset(
 )
 
 # Looked at in a way of their own.
-_OTHER_CONFIG = frozenset({"timercheck", "skipped"})
+_OTHER_CONFIG = frozenset({"timercheck", "skippedRecords"})
 _PARTS = frozenset({"config", "timerlog", "timerwheel", "lock", "abort", "batchconsumequeue", SUMS})
 
 Progress = Callable[[int, int], None]  # bytes of the log done, bytes to do
