@@ -63,7 +63,7 @@ bench: setup ## Measure, beside Apache's broker where Maven can fetch it.
 	$(BIN)/python -m benchmarks.run $(ARGS)
 
 torture: $(VENV)/.installed-dev ## Kill stores and brokers, cut the power, fill disks, thousands of times; overload (SEED=7 KILLS=2000 OVERLOAD_SECONDS=60).
-	SEED=$(SEED) KILLS=$(KILLS) $(BIN)/pytest -x -s -o faulthandler_timeout=0 tests/torture $(ARGS)
+	SEED=$(SEED) KILLS=$(KILLS) ROTS=$(ROTS) $(BIN)/pytest -x -s -o faulthandler_timeout=0 tests/torture $(ARGS)
 
 clean: ## Remove what the other commands made, but not your data.
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis interop/build .demo
