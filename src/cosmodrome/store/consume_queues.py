@@ -326,16 +326,29 @@ def _sync_folder(folder: str) -> None:
 
 
 def _queue_names(root: Path) -> dict[str, set[int]]:
-    """Topic → queue ids, as the folders say. What cannot be a topic or a queue is left alone."""
+    """Topic → queue ids, as the folders say. What cannot be a topic or a queue is left alone; LinkRefused for a link
+    that could be one."""
     names: dict[str, set[int]] = {}
     if not root.is_dir():
         return names
-    for entry in os.scandir(root):
-        if entry.is_dir() and is_topic(entry.name):
-            ids = (parse_int(queue.name, high=MAX_INT) for queue in os.scandir(entry))
-            if known := {number for number in ids if number is not None}:
-                names[entry.name] = known
+    for topic in _entries(root):
+        if topic.is_dir() and is_topic(topic.name):
+            _refuse_link(topic)
+            for queue in _entries(topic):
+                if (number := parse_int(queue.name, high=MAX_INT)) is not None:
+                    _refuse_link(queue)
+                    names.setdefault(topic.name, set()).add(number)
     return names
+
+
+def _entries(folder: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        return list(entries)
+
+
+def _refuse_link(entry: os.DirEntry[str]) -> None:
+    if entry.is_symlink():
+        raise disk.LinkRefused(entry.path)
 
 
 def queue_folders(root: Path) -> Iterator[Path]:

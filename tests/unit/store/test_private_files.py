@@ -81,8 +81,15 @@ def test_a_strict_umask_stays_unless_the_config_says_more() -> None:
     assert os.umask(0o077) == 0o007
 
 
+def content(path: Path) -> dict[Path, bytes]:
+    """All bytes of a file, or of the files of a folder."""
+    return {file: file.read_bytes() for file in (path, *path.rglob("*")) if file.is_file()}
+
+
 FILES = (
     "commitlog/00000000000000000000",
+    "consumequeue/orders",
+    "consumequeue/orders/0",
     "consumequeue/orders/0/00000000000000000000",
     "checkpoint",
     "abort",
@@ -103,11 +110,11 @@ def test_a_link_in_place_of_a_file_is_refused(tmp_path: Path, name: str) -> None
     store._lock.release()
     elsewhere = tmp_path / "elsewhere"
     (root / name).rename(elsewhere)
-    before = elsewhere.read_bytes()
+    before = content(elsewhere)
     (root / name).symlink_to(elsewhere)
     with pytest.raises(StoreError, match=f"{name} is a symbolic link to .*elsewhere; no file of a store is opened"):
         open_store(root)
-    assert elsewhere.read_bytes() == before
+    assert content(elsewhere) == before
 
 
 def test_a_link_in_place_of_a_table_that_is_being_written_is_refused(tmp_path: Path) -> None:
