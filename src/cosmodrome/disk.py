@@ -30,8 +30,8 @@ class LinkRefused(StoreError, OSError):
 
     def __init__(self, path: str | Path) -> None:
         super().__init__(
-            f"{path} is a symbolic link to {os.readlink(path)}; no file of a store is opened through a link: put the "
-            "file itself there. Its folders may be links"
+            f"{path} is a symbolic link to {os.readlink(path)}; no file of a store is opened through a link: put what "
+            "it leads to there. Only the folders that the configuration names may be links"
         )
 
 
@@ -91,6 +91,11 @@ def sync(fd: int) -> None:
         os.fsync(fd)
     except OSError as error:
         raise _lost(fd, error) from error
+
+
+def sync_new(fd: int) -> None:
+    """As `sync`, for a file that nobody relies on yet: without room, nothing is lost, and its maker removes it."""
+    os.fsync(fd)
 
 
 def sync_data(fd: int) -> None:

@@ -45,7 +45,7 @@ def save(path: Path, data: bytes) -> None:
     with os.fdopen(disk.open_file(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
         file.write(_sealed(data))
         file.flush()
-        disk.sync(file.fileno())
+        disk.sync_new(file.fileno())
     # Between these two renames there is no `path`; `load` then finds the state before this one in `.bak`.
     if path.exists():
         path.replace(_beside(path, ".bak"))

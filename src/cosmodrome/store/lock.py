@@ -140,7 +140,7 @@ class AbortMark:
             os.pwrite(fd, text.encode(), 0)
             os.ftruncate(fd, len(text.encode()))
             if synced:
-                os.fsync(fd)
+                disk.sync(fd)
         finally:
             os.close(fd)
 

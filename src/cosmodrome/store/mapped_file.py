@@ -54,7 +54,7 @@ class MappedFile:
             try:
                 os.ftruncate(fd, size)
                 if durable:
-                    disk.sync(fd)
+                    disk.sync_new(fd)
             finally:
                 os.close(fd)
             if durable:

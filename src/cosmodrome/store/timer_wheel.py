@@ -218,7 +218,7 @@ class TimerWheel:
         fd = disk.open_file(self._path, os.O_RDWR | os.O_CREAT)
         try:
             os.ftruncate(fd, FILE_SIZE)
-            disk.sync(fd)
+            disk.sync_new(fd)
         finally:
             os.close(fd)
         sync_directory(self._path.parent)

@@ -202,3 +202,15 @@ def test_the_holes_of_an_older_index_are_filled_before_they_are_written(tmp_path
     file.put(0, [("key", 7)], 1)
     assert path.stat().st_blocks * 512 >= 10_000 * 4
     file.close()
+
+
+def test_a_new_file_whose_sync_finds_no_room_is_no_loss(tmp_path: Path, faulty: FaultyDisk) -> None:
+    """Nothing was in it yet: the store goes on when there is room, as where making the file was refused."""
+    store = open_store(tmp_path / "s", CONFIG)
+    faulty.fault = Fault(0, errno.ENOSPC, lasting=True, kinds=frozenset({Kind.SYNC}))
+    with pytest.raises(ServiceNotAvailable, match="create mapped file failed"):
+        fill(store)
+    assert store.failure is None
+    faulty.fault = None
+    fill(store)
+    store.close()
