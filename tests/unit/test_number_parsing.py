@@ -64,7 +64,6 @@ ALLOWED = {
     "wire/java.py: int(raw.translate(_HIGH), 31)",
     "wire/java.py: int(raw.translate(_LOW), 31)",
     # The kernel's own.
-    "store/memory_faults.py: int(first, 16)",
     # Numbers already.
     "client/offsets.py: int(found.value)",
     "client/requesting.py: int(timeout_ms)",
