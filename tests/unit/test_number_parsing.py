@@ -63,7 +63,6 @@ ALLOWED = {
     "net/listeners.py: int(columns[1].rpartition(':')[2], 16)",
     "wire/java.py: int(raw.translate(_HIGH), 31)",
     "wire/java.py: int(raw.translate(_LOW), 31)",
-    # The kernel's own.
     # Numbers already.
     "client/offsets.py: int(found.value)",
     "client/requesting.py: int(timeout_ms)",
