@@ -9,6 +9,8 @@ from random import Random
 
 from cosmodrome.config import FlushDiskType
 from cosmodrome.store import MessageStore
+from cosmodrome.store.checkpoint import Checkpoint
+from cosmodrome.store.lock import AbortMark
 from cosmodrome.store.verification import verify
 from cosmodrome.testing import FakeClock, FaultyDisk
 from tests.simulation.store_lives import Crash, History, Life, Queue, Sent, boot, drawn_fault, tiny
@@ -39,7 +41,11 @@ def live_and_rot(folder: Path, flush: FlushDiskType, seed: int) -> int:
         if isinstance(after, int):
             crash.root.mkdir()
             disk.moments[after].materialise(crash.root, random)
-            crash = Crash(crash.root, config, clock, history, history.log_end_at(after), 0)
+            promised = history.log_end_at(after)
+            if not AbortMark(crash.root / "abort").is_ours:  # the disk had no room for it: whose log is it?
+                safe = Checkpoint(crash.root / "checkpoint").safe
+                promised = min(promised, safe.log if safe else 0)
+            crash = Crash(crash.root, config, clock, history, promised, 0)
         else:
             shutil.copytree(root, crash.root)
         hits: set[int] = set()

@@ -28,6 +28,7 @@ _MAGIC_AT = 4
 _MAX_BODY_BYTES = 16 * 1024 * 1024  # no frame, so no body, is larger; a checksum of more is not tried
 _MAX_CHAIN = 1000  # records that are followed to find one that a queue leads to
 _SECTOR_BYTES = 512  # what a disk writes at once, at least
+_SIZE_BYTES = 4
 _LEAST_ZEROS = 2  # a record without properties ends with their size
 _ZEROS = bytes(_SECTOR_BYTES)
 _MAX_FOLLOWED = 1_000_000  # in one search; a hostile body may be full of chains
@@ -179,6 +180,10 @@ class _Search:
             view, position, limit = self._log.view(file), begin - file.start, min(end - file.start, file.size)
             if limit == file.size:
                 limit = _without_blank(file, view, position)
+            if begin % _SECTOR_BYTES > _SECTOR_BYTES - _SIZE_BYTES and _has_size(view, position):
+                position += (
+                    _SIZE_BYTES  # a size begins with zeros; those of a sector that was not written would be wrong
+                )
             while position < limit:
                 boundary = position - position % _SECTOR_BYTES + _SECTOR_BYTES
                 is_unwritten = view[position:boundary] == _ZEROS[: boundary - position]
@@ -253,7 +258,9 @@ class _Search:
         queued = self._first_queued(begin, file.end)
         end = file.end if queued is None else queued
         if not self._believes_all:  # what was on disk had its entry there too, and a killed broker entered one by one
-            begin = max(begin, self._believed_end, self._queues.entered_end if self._complete else 0)
+            entered = self._queues.entered_end
+            known = max(self._believed_end, entered) if self._complete else min(self._believed_end, entered)
+            begin = max(begin, known)
         for head in _look_alikes(file, view, begin, end):
             if self._may_be_real(head, place):
                 return head.physical_offset
@@ -394,6 +401,15 @@ def _without_blank(file: FoundFile, view: memoryview, position: int) -> int:
     on. Where the disk stopped writing, they follow from the end of a sector on, or from the end of a record."""
     used = data_end(file.path, view, position)
     return used if used > position and -used % _SECTOR_BYTES >= BLANK_SIZE else len(view)
+
+
+def _has_size(view: memoryview, position: int) -> bool:
+    """Whether the size of the record at `position` is what its other parts say, or only its first byte is at stake."""
+    try:
+        head_at(view, position, len(view))
+    except ProtocolError:
+        return position % _SECTOR_BYTES == _SECTOR_BYTES - 1
+    return True
 
 
 def _own_ends(view: memoryview, position: int, place: int) -> tuple[int | None, int | None]:

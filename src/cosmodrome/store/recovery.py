@@ -239,6 +239,10 @@ class Recovery:
         if last_exit is Exit.DISK_FAILURE:
             self._log.write_again(begin)
         end, _ = self._mend(begin, last_exit)
+        # What the checkpoint vouches for stays: after another power cut, only queues can tell what a damaged log held.
+        safe = self._checkpoint.safe
+        if safe is not None and queues_from <= safe.log <= end:
+            queues_from = safe.log
         self._queues.cut_back(queues_from)
         return self._finish(last_exit, begin, self._scan(begin, end, queues_from))
 
