@@ -283,13 +283,23 @@ class ConsumeQueue:
         """
         self._set_max(self._count_entries())
         counted = self.max_offset
+        has_rest = self._is_written_behind(counted)
         first = self._files[0].start // ENTRY_SIZE if self._files else 0
         while self.max_offset > first and not self._is_sound(self.max_offset - 1, log_start, holds):
             self.max_offset -= 1
         self.cut(self.max_offset)
         self.correct_min(log_start)
         self.recovered_end = self.max_offset
-        return self.max_offset < counted
+        return has_rest or self.max_offset < counted
+
+    def _is_written_behind(self, queue_offset: int) -> bool:
+        """Whether something lies behind what was counted: an entry without a size ends the count."""
+        end = queue_offset * ENTRY_SIZE
+        for file in self._files:
+            if file.start + file.size > end:
+                data, begin = file.map or self._open_files.open(file), max(end - file.start, 0)
+                return any(data[begin : begin + PREPARE_BYTES])
+        return False
 
     def _count_entries(self) -> int:
         """The offset behind the last entry that is not zero."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -15,13 +16,14 @@ from hypothesis import strategies as st
 from cosmodrome.clock import Clock
 from cosmodrome.errors import MessageIllegal
 from cosmodrome.store import MessageStore
+from cosmodrome.store.commit_log import CommitLog
 from cosmodrome.store.consume_queue import ENTRY_SIZE
 from cosmodrome.store.message import GetStatus
 from cosmodrome.store.rot import MessageDamaged
 from cosmodrome.wire.batch import BatchItem
 from cosmodrome.wire.java import java_hash
 from cosmodrome.wire.properties import find
-from cosmodrome.wire.record import decode_records
+from cosmodrome.wire.record import RecordHead, decode_records
 from tests.unit.store.kit import SMALL, bodies, message, open_store, records
 
 # More than one file of the log, and of the queues.
@@ -180,22 +182,37 @@ def test_whatever_is_flipped_no_other_bytes_are_read_and_the_others_are_all_ther
     store.close()
 
 
-@pytest.mark.parametrize("byte", [0, 5, 11])
+@pytest.mark.parametrize(("byte", "bit"), [(0, 6), (5, 6), (11, 6), (8, 7)])
 def test_the_last_entries_of_a_queue_are_found_again_in_the_log(
-    tmp_path: Path, byte: int, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, byte: int, bit: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also where nothing else says that they are wrong; the next message must not get the offset of one of them."""
     store = filled(tmp_path)
-    places = [entry_path(store, COUNT - number) for number in (1, 2)]
+    places = [entry_path(store, COUNT - number) for number in (1, 2, 30)]
     store.close()
     for path, position in places:
-        flip(path, position + byte, 6)
+        flip(path, position + byte, bit)
     for name in ("derived.sums", "checkpoint"):
         (tmp_path / name).unlink()
     store = open_store(tmp_path)
     assert len(read_all(store)) == COUNT
     assert store.append(message()).queue_offset == COUNT
     assert "rebuilt from the log" in caplog.text or "built again" in caplog.text
+    store.close()
+
+
+def test_no_log_is_searched_for_the_entries_of_sound_queues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(tmp_path).close()
+    searched: list[int] = []
+
+    def heads(_: CommitLog, begin: int) -> Iterator[RecordHead]:
+        searched.append(begin)
+        return iter(())
+
+    monkeypatch.setattr(CommitLog, "heads", heads)
+    store = open_store(tmp_path)
+    assert len(read_all(store)) == COUNT
+    assert not searched
     store.close()
 
 
