@@ -44,18 +44,6 @@ ALLOWED = {
     "wire/pop.py: int(popped)",
     "wire/pop.py: int(invisible)",
     "wire/pop.py: int(revive_queue_id)",
-    # Cut to a few characters, or the name of a file, which has no more than 255.
-    "store/derived.py: int(after)",
-    "store/derived.py: int(before)",
-    "store/derived.py: int(crc, 16)",
-    "store/derived.py: int(end[:20])",
-    "store/derived.py: int(mtime[:20])",
-    "store/derived.py: int(name)",
-    "store/derived.py: int(number[:20])",
-    "store/derived.py: int(path.name)",
-    "store/derived.py: int(queue_id)",
-    "store/derived.py: int(used[:20])",
-    "store/derived.py: path.name.isdigit()",
     # Digits that the caller made.
     "net/addresses.py: int(row[0], 16)",
     "store/memory_faults.py: int(first, 16)",

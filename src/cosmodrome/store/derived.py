@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cosmodrome import disk, state_file
+from cosmodrome.numbers import parse_int, read_int
 from cosmodrome.store.checkpoint import Checkpoint
 from cosmodrome.store.consume_queue import ENTRY_SIZE
 from cosmodrome.store.consume_queues import queue_folders
 from cosmodrome.store.index_file import ENTRY_SIZE as INDEX_ENTRY_SIZE
 from cosmodrome.store.index_file import HEADER, HEADER_SIZE, SLOT_SIZE, file_size
 from cosmodrome.store.lock import AbortMark, Exit
-from cosmodrome.store.mapped_file import is_log_file_name, written_end
+from cosmodrome.store.mapped_file import file_start, is_log_file_name, written_end
 from cosmodrome.store.paths import StorePaths, aside_folder, free_name
 
 log = logging.getLogger(__name__)
@@ -89,7 +90,7 @@ class Sums:
 
     def _parse(self, data: bytes) -> None:
         text, _, crc = data.rstrip(b"\n").rpartition(b"\n")
-        if len(crc) != 8 or zlib.crc32(text) != int(crc, 16):
+        if crc != b"%08x" % zlib.crc32(text):
             raise ValueError("its own checksum does not match")
         first, *lines = text.decode().splitlines()
         name, end = first.split(" ")
@@ -97,8 +98,8 @@ class Sums:
             return
         for line in lines:
             number, used, mtime, place = line.split(" ", 3)
-            self.files[place] = Sum(int(number[:20]), int(used[:20]), int(mtime[:20]))
-        self.log_end = int(end[:20])
+            self.files[place] = Sum(read_int(number, low=_BROKEN), read_int(used), read_int(mtime))
+        self.log_end = read_int(end, low=-1)
 
     @staticmethod
     def damage(path: Path) -> str:
@@ -201,8 +202,8 @@ class Sums:
             kind, *names = place.split("/")
             if kind == "consumequeue" and found.used:
                 topic, queue_id, name = names
-                key = topic, int(queue_id)
-                ends[key] = max(ends.get(key, 0), (int(name) + found.used) // ENTRY_SIZE)
+                key = topic, read_int(queue_id)
+                ends[key] = max(ends.get(key, 0), (file_start(name) + found.used) // ENTRY_SIZE)
         return ends
 
 
@@ -242,7 +243,7 @@ class DerivedFiles:
     def _in_queue(self, folder: Path) -> Iterator[Trouble]:
         size = self.shape.queue_file
         names = sorted(path.name for path in folder.iterdir() if path.is_file())
-        good = [name for name in names if is_log_file_name(name) and int(name) % size == 0]
+        good = [name for name in names if is_log_file_name(name) and file_start(name) % size == 0]
         for name in names:
             path = folder / name
             if name not in good:
@@ -251,7 +252,7 @@ class DerivedFiles:
                 yield Trouble(path, f"it has {actual} bytes instead of {size}")
         if self.exit in (Exit.CLEAN, Exit.KILLED):
             for before, after in reversed(list(pairwise(good))):
-                if int(before) + size != int(after):
+                if file_start(before) + size != file_start(after):
                     for name in good[: good.index(after)]:
                         yield Trouble(folder / name, f"the file between {before} and {after} is missing")
                     break
@@ -265,7 +266,7 @@ class DerivedFiles:
         paths = sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
         for path in paths:
             actual = path.stat().st_size
-            if not (path.name.isascii() and path.name.isdigit()):
+            if parse_int(path.name) is None:
                 yield Trouble(path, "its name is not a time in digits")
             elif actual and actual != size:
                 yield Trouble(path, f"it has {actual} bytes instead of {size}")
@@ -339,7 +340,7 @@ class DerivedFiles:
         disk.make_folders(folder)
         kept = free_name(folder / path.name, suffix="")
         size = self.shape.queue_file
-        if is_log_file_name(path.name) and int(path.name) % size == 0 and not self._is_before_gap(path):
+        if is_log_file_name(path.name) and file_start(path.name) % size == 0 and not self._is_before_gap(path):
             try:
                 shutil.copyfile(path, kept)
             except OSError as error:
@@ -354,7 +355,7 @@ class DerivedFiles:
         return kept
 
     def _is_before_gap(self, path: Path) -> bool:
-        following = path.with_name(f"{int(path.name) + self.shape.queue_file:020d}")
+        following = path.with_name(f"{file_start(path.name) + self.shape.queue_file:020d}")
         others = [name for name in os.listdir(path.parent) if is_log_file_name(name) and name > path.name]
         return bool(others) and not following.exists()
 
@@ -389,7 +390,7 @@ def _files(paths: StorePaths) -> Iterator[tuple[str, Path]]:
                 yield f"{place}/{name}", folder / name
     if paths.index.is_dir():
         for path in sorted(paths.index.iterdir()):
-            if path.name.isascii() and path.name.isdigit() and path.is_file():
+            if parse_int(path.name) is not None and path.is_file():
                 yield f"index/{path.name}", path
 
 
