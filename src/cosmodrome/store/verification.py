@@ -50,6 +50,8 @@ _TABLES = frozenset(
         "consumerOrderInfo.json",
         "delayOffset.json",
         "messageRequestMode.json",
+        "scrub.json",
+        "timeline.json",
         "topicQueueMapping.json",
         "timermetrics",
         "transactionMetrics",
