@@ -68,6 +68,7 @@ class Checkpoint:
         sound = mark == _SAFE_MARK and crc == _crc(data, _SAFE_AT, _SAFE)
         self.safe = Safe(log, indexed, keyless) if sound and tuple(written_with) == times else None
         if sound and _may_be_rot(tuple(written_with), times):
+            self.damage = self.damage or "one bit of its times is not what it was"
             times = min(times[0], written_with[0]), min(times[1], written_with[1]), min(times[2], written_with[2])
         self.log_timestamp, self.queues_timestamp, self.index_timestamp = times
 

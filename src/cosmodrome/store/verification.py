@@ -50,6 +50,7 @@ _TABLES = frozenset(
         "consumerOrderInfo.json",
         "delayOffset.json",
         "messageRequestMode.json",
+        QUEUE_FLOORS,
         "scrub.json",
         "timeline.json",
         "topicQueueMapping.json",
