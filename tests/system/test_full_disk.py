@@ -9,11 +9,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from cosmodrome import Message
+from cosmodrome import Message, PushConsumer, ReceivedMessage
 from cosmodrome import Producer as AsyncProducer
 from cosmodrome.blocking import Producer
 from cosmodrome.codes import RequestCode, ResponseCode
@@ -236,3 +237,32 @@ def test_the_store_tools_work_on_a_full_disk(disk: SmallDisk) -> None:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
         assert done.returncode in (0, 1), (words, done.returncode, done.stderr)
         assert "Traceback" not in done.stderr
+
+
+async def test_timed_and_delayed_messages_wait_for_room(disk: SmallDisk) -> None:
+    sent, seen, all_seen = set[bytes](), set[bytes](), asyncio.Event()
+    with up(disk) as daemon:
+        async with AsyncProducer("p", daemon.address("name server"), max_tries=1) as producer:
+            for number in range(20):
+                body = b"%d" % number
+                await producer.send(Message("later", body, delay=timedelta(seconds=1 + number % 3)))
+                await producer.send(Message("later", body + b" by level", delay_level=1 + number % 2))
+                sent |= {body, body + b" by level"}
+        disk.fill()
+        await asyncio.sleep(2)  # some are due now, and have no room
+        daemon.kill()
+    disk.fill()
+    with up(disk) as daemon:
+        await asyncio.sleep(1)
+        disk.free()
+        consumer = PushConsumer("g", daemon.address("name server"))
+
+        async def handler(message: ReceivedMessage) -> None:
+            seen.add(message.body)
+            if sent <= seen:
+                all_seen.set()
+
+        consumer.subscribe("later", "*", handler)
+        async with consumer, asyncio.timeout(PATIENCE_SECONDS):
+            await all_seen.wait()
+        assert daemon.interrupt() == 0, daemon.output
