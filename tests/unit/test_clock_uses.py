@@ -46,6 +46,7 @@ DATES = {
     "store/cleaner.py": (2, "the hour of deleteWhen, and ages of files with dates redated"),
     "store/index_file.py": (1, "the name of a file; names rise all the same"),
     "store/message_store.py": (4, "store timestamps; how long an append took, with steps taken off"),
+    "store/scrub.py": (3, "when the last scrub ended, also of an earlier process; never longer ago than one interval"),
     "store/skipped.py": (1, "a date in the register of skipped records"),
     "store/timeline.py": (5, "to notice that the date was set"),
     "testing/cluster.py": (1, "where the time of a cluster begins"),
