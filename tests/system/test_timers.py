@@ -161,6 +161,28 @@ async def test_a_message_is_taken_back_by_its_handle(tmp_path: Path) -> None:
         await post.until(lambda: post.delivered == [b"right"])
 
 
+@pytest.mark.parametrize("hours", [3, -3, 100, -100])
+async def test_setting_the_clock_moves_neither_messages_nor_what_takes_them_back(tmp_path: Path, hours: int) -> None:
+    async with post_office(tmp_path) as post:
+        handle = await post.send(b"wrong", seconds=10)
+        await post.send(b"right", seconds=12)
+        await post.advance(5)
+        post.clock.step(hours * 3_600_000)
+        await post.advance(1)
+        later = await post.send(b"wrong too", seconds=10)
+        await post.send(b"later", seconds=10)
+        await post.producer.recall(TOPIC, handle)
+        await post.advance(5)
+        assert post.delivered == []
+        await post.producer.recall(TOPIC, later)
+        await post.advance(2)
+        await post.until(lambda: post.delivered == [b"right"])
+        await post.advance(2)
+        assert post.delivered == [b"right"]
+        await post.advance(2)
+        await post.until(lambda: sorted(post.delivered) == [b"later", b"right"])
+
+
 async def test_what_a_recall_may_not_do(tmp_path: Path) -> None:
     async with post_office(tmp_path) as post:
         handle = await post.send(b"x", seconds=10)
