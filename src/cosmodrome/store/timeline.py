@@ -22,6 +22,7 @@ STEP_MS = 500
 CLOSE_MS = 100
 # A date may be this much ahead of the last reading and still be of the present.
 PRESENT_MS = 1_000
+TRIES = 5
 MAX_STEPS = 256  # what is older counts as one step
 
 
@@ -82,9 +83,12 @@ class Timeline:
         return timeline
 
     def _begin(self, stored: _Stored | None, last_ms: int) -> None:
-        now_ms = self._clock.now_ms()
         self._boot_id = self._clock.boot_id
-        self._ahead_ms = now_ms - self._clock.steady_ms()
+        for _ in range(TRIES):
+            if (ahead_ms := self._read_ahead_ms()) is not None:
+                break
+        now_ms = self._clock.now_ms()
+        self._ahead_ms = now_ms - self._clock.steady_ms() if ahead_ms is None else ahead_ms
         self.unsaved = True
         if stored is not None and stored.boot_id == self._boot_id:
             stepped_ms, self._ahead_ms = self._ahead_ms - stored.ahead_ms, stored.ahead_ms
@@ -114,11 +118,15 @@ class Timeline:
         clock = self._clock
         if abs(clock.now_ms() - clock.steady_ms() - self._ahead_ms) < STEP_MS:
             return
-        before_ms = clock.steady_ms()  # perhaps we only lost the processor between the two
-        now_ms = clock.now_ms()
-        stepped_ms = now_ms - before_ms - self._ahead_ms
-        if clock.steady_ms() - before_ms <= CLOSE_MS and abs(stepped_ms) >= STEP_MS:
-            self._stepped(stepped_ms)
+        ahead_ms = self._read_ahead_ms()  # perhaps we only lost the processor between the two
+        if ahead_ms is not None and abs(ahead_ms - self._ahead_ms) >= STEP_MS:
+            self._stepped(ahead_ms - self._ahead_ms)
+
+    def _read_ahead_ms(self) -> int | None:
+        """How far the date is ahead of the steady clock; None if the processor was lost between the two readings."""
+        before_ms = self._clock.steady_ms()
+        ahead_ms = self._clock.now_ms() - before_ms
+        return ahead_ms if self._clock.steady_ms() - before_ms <= CLOSE_MS else None
 
     def _stepped(self, ms: int) -> None:
         self._ahead_ms += ms

@@ -47,16 +47,21 @@ def test_a_little_is_no_step(tmp_path: Path) -> None:
     assert timeline.was_never_set
 
 
-async def test_a_processor_that_is_lost_between_two_readings_is_no_step(tmp_path: Path) -> None:
-    class Slow(FakeClock):
-        def steady_ms(self) -> int:
-            self._steady_ms += 700
-            self._stepped_ms = START_MS - self._steady_ms  # the date was read before
-            return super().steady_ms()
+@pytest.mark.parametrize("lost_at", [1, 2, 3])
+def test_a_processor_that_is_lost_between_two_readings_is_no_step(tmp_path: Path, lost_at: int) -> None:
+    class Busy(FakeClock):
+        readings = 0
 
-    clock = Slow(START_MS)
-    timeline = opened(tmp_path, clock)
-    timeline.look()
+        def now_ms(self) -> int:
+            date_ms = super().now_ms()
+            self.readings += 1
+            if self.readings % 5 == lost_at:
+                self._steady_ms += 700
+            return date_ms
+
+    timeline = opened(tmp_path, Busy(START_MS))
+    for _ in range(20):
+        timeline.look()
     assert timeline.was_never_set
 
 
