@@ -16,7 +16,7 @@ from tests.system.test_abuse import all_open_files
 
 SEED = int(os.environ.get("SEED") or 1)
 SECONDS = float(os.environ.get("HOSTILE_SECONDS") or 60)
-P99_MS = float(os.environ.get("HOSTILE_P99_MS") or 1_000)
+P99_MS = float(os.environ.get("HOSTILE_P99_MS") or 2_000)  # far less on a quiet machine
 BUSY_LINES = 40
 ONLY = os.environ.get("HOSTILE_ONLY", "")  # abuses by name
 
