@@ -20,7 +20,7 @@ import pytest
 from cosmodrome import state_file
 from cosmodrome.broker.broker import LEAVING_STEP, Broker
 from cosmodrome.broker.long_polls import TAKEN_STEP
-from cosmodrome.broker.processors import consumers, heartbeat, topics
+from cosmodrome.broker.processors import consumers, heartbeat, pop, topics
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.config import BrokerConfig
 from cosmodrome.filter.sql92 import parser
@@ -34,6 +34,9 @@ from cosmodrome.wire.bodies import ConsumerData, ConsumeStats, HeartbeatData, Lo
 from cosmodrome.wire.command import Command
 from cosmodrome.wire.requests import (
     ConsumeStatsRequest,
+    Notification,
+    PeekMessage,
+    PopMessage,
     PullFlag,
     PullMessage,
     ResetOffset,
@@ -400,6 +403,35 @@ async def test_figures_of_a_wide_topic_are_gathered_in_steps(
         assert {reply.code for reply in replies} == {ResponseCode.SUCCESS}, replies
         assert turns.total >= 3_000
         assert turns.most <= step + 10, "others ask the store, too"
+
+
+@pytest.mark.parametrize("kind", [PopMessage, PeekMessage, Notification])
+async def test_a_wide_topic_is_popped_in_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[PopMessage | PeekMessage | Notification]
+) -> None:
+    code, request = {
+        PopMessage: (RequestCode.POP_MESSAGE, PopMessage("g", "wide", -1, 32, 60_000, 0)),
+        PeekMessage: (RequestCode.PEEK_MESSAGE, PeekMessage("g", "wide", -1, 32)),
+        Notification: (RequestCode.NOTIFICATION, Notification("g", "wide", -1, 0)),
+    }[kind]
+    async with broker_and_caller(tmp_path) as (broker, caller):
+        broker.topics.put(TopicConfig("wide", 1_000, 1_000))
+        with Turns() as turns:
+            monkeypatch.setattr(broker.offsets, "find_offset", turns.counting(broker.offsets.find_offset))
+            await caller.call(broker.address, Command.request(code, request), TIMEOUT_MS)
+        assert turns.total >= 1_000
+        assert turns.most <= 2 * pop.PLACES_STEP + 10, "each is looked for once or twice"
+        waiting = asyncio.create_task(
+            caller.call(
+                broker.address,
+                Command.request(RequestCode.POP_MESSAGE, PopMessage("g", "wide", -1, 32, 60_000, 30_000)),
+                TIMEOUT_MS,
+            )
+        )
+        await until(lambda: len(broker.pops.polls) == 1)
+        header = SendMessage("p", "wide", "TBW102", 4, 777, 0, 0, 0)
+        await caller.call(broker.address, Command.request(RequestCode.SEND_MESSAGE, header, b"x"), TIMEOUT_MS)
+        assert (await waiting).code == ResponseCode.SUCCESS
 
 
 async def test_figures_of_too_many_queues_are_refused_with_advice(tmp_path: Path) -> None:

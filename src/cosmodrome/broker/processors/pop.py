@@ -50,6 +50,8 @@ TOO_LATE_MS = 500
 # No request is under way for so long: one that says so, or comes from the future, has another clock than we have.
 MAX_UNDER_WAY_MS = 120_000
 FROM_LAST = 1
+PLACES_STEP = 200  # queues looked at in one step
+LOOK_AGAIN_MS = 1_000  # after having looked at more queues than that
 # A pop with so much takes from no further queue: with one more message of the largest size it still fits into a frame.
 ENOUGH_BYTES = 512 * KIB
 
@@ -92,7 +94,7 @@ async def pop_message(broker: Broker, connection: Connection, command: Command) 
     wanted = asked_for(request.topic, request.exp, request.exp_type, sql_allowed=broker.filters is not None)
     key = PollKey(request.topic, request.consumer_group, max(request.queue_id, ANY_QUEUE))
     while True:
-        taken = _take(broker, request, topic, wanted)
+        taken = await _take(broker, connection, request, topic, wanted)
         if taken.count:
             await _durable(broker, taken.log_end)
             if taken.rest > 0:
@@ -127,7 +129,9 @@ async def peek_message(broker: Broker, _connection: Connection, command: Command
     topic = _popped_topic(broker, request)
     bodies: list[bytes | memoryview] = []
     count = rest = 0
-    for name, queue_id in _places(broker, request, topic):
+    for number, (name, queue_id) in enumerate(_places(broker, request, topic)):
+        if number and number % PLACES_STEP == 0:
+            await broker.lane.turn()
         offset = _offset(broker, request.consumer_group, name, queue_id)
         result = broker.store.read(name, queue_id, offset, request.max_msg_nums - count)
         if result.status in _MOVED:
@@ -148,10 +152,12 @@ async def notification(broker: Broker, connection: Connection, command: Command)
     deadline_ms = _deadline_ms(broker, request, broker.clock.steady_ms())
     key = PollKey(request.topic, request.consumer_group, max(request.queue_id, ANY_QUEUE))
     polls = broker.pops.notifications
-    while not (has_message := _has_message(broker, request, topic)):
+    is_wide = topic.read_queues > PLACES_STEP
+    while not (has_message := await _has_message(broker, request, topic)):
         if broker.clock.steady_ms() >= deadline_ms or polls.closed or connection.closed:
             break
-        if not await broker.pops.arrival(polls, key, None, deadline_ms):
+        again_ms = broker.clock.steady_ms() + LOOK_AGAIN_MS if is_wide else deadline_ms
+        if not await broker.pops.arrival(polls, key, None, min(deadline_ms, again_ms)):
             return command.reply(header=NotificationReply(False, polling_full=True))
     return command.reply(header=NotificationReply(has_message))
 
@@ -189,11 +195,21 @@ def _popped_topic(broker: Broker, request: R) -> TopicConfig:
 # --- taking messages
 
 
-def _take(broker: Broker, request: PopMessage, topic: TopicConfig, wanted: Wanted) -> _Taken:
-    """Everything here happens in one go: no other pop comes between what is read and what is noted about it."""
+async def _take(
+    broker: Broker, connection: Connection, request: PopMessage, topic: TopicConfig, wanted: Wanted
+) -> _Taken:
+    """Take what there is, queue by queue. Each happens in one go: no other pop comes between what is read of it and
+    what is noted about that. Many queues are looked at in steps; what arrives meanwhile in one that was looked at
+    before may wake nobody, so it is looked for again soon."""
     revive_queue_id = ORDER_QUEUE_ID if request.order else broker.pops.next_revive_queue()
     taken = _Taken(broker.clock.now_ms(), revive_queue_id)
-    for name, queue_id in _places(broker, request, topic):
+    for number, (name, queue_id) in enumerate(_places(broker, request, topic)):
+        if number and number % PLACES_STEP == 0:
+            await broker.lane.turn()
+            if connection.closed:
+                break
+            again_ms = broker.clock.steady_ms() + LOOK_AGAIN_MS
+            taken.look_again_ms = min(again_ms, taken.look_again_ms or again_ms)
         try:
             _take_from(broker, request, taken, name, queue_id, wanted if name == topic.name else EVERYTHING)
         except RequestError:
@@ -323,9 +339,11 @@ def _offset(broker: Broker, group: str, topic: str, queue_id: int) -> int:
     return broker.store.min_offset(topic, queue_id) if found is None else found
 
 
-def _has_message(broker: Broker, request: Notification, topic: TopicConfig) -> bool:
+async def _has_message(broker: Broker, request: Notification, topic: TopicConfig) -> bool:
     group, now_ms = request.consumer_group, broker.clock.now_ms()
-    for name, queue_id in _places(broker, request, topic):
+    for number, (name, queue_id) in enumerate(_places(broker, request, topic)):
+        if number and number % PLACES_STEP == 0:
+            await broker.lane.turn()
         until_ms = broker.pops.orders.blocked_until(name, group, queue_id, request.attempt_id, now_ms)
         is_free = not request.order or until_ms is None
         if is_free and broker.store.max_offset(name, queue_id) > _offset(broker, group, name, queue_id):
