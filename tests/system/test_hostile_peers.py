@@ -12,7 +12,9 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import count, islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,12 +28,14 @@ from cosmodrome.config import BrokerConfig
 from cosmodrome.filter.sql92 import parser
 from cosmodrome.model import MessageQueue, Subscription, TopicConfig
 from cosmodrome.net.caller import Caller
+from cosmodrome.store import index_file
 from cosmodrome.store.consume_queue import ConsumeQueue
 from cosmodrome.store.consume_queues import DELETED_STEP
 from cosmodrome.wire import fastjson
 from cosmodrome.wire.batch import encode_batch
 from cosmodrome.wire.bodies import ConsumerData, ConsumeStats, HeartbeatData, LockBatch, decode_locked
 from cosmodrome.wire.command import Command
+from cosmodrome.wire.record import decode_records
 from cosmodrome.wire.requests import (
     ConsumeStatsRequest,
     Notification,
@@ -39,6 +43,7 @@ from cosmodrome.wire.requests import (
     PopMessage,
     PullFlag,
     PullMessage,
+    QueryMessage,
     ResetOffset,
     SendMessage,
     TopicHeader,
@@ -403,6 +408,34 @@ async def test_figures_of_a_wide_topic_are_gathered_in_steps(
         assert {reply.code for reply in replies} == {ResponseCode.SUCCESS}, replies
         assert turns.total >= 3_000
         assert turns.most <= step + 10, "others ask the store, too"
+
+
+async def test_a_key_of_many_messages_is_looked_for_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The keys meet in one slot of the index, as a peer can choose them."""
+    slots = SMALL_STORE.max_hash_slot_num
+    slot = index_file.key_hash("t", "absent") % slots
+    meeting = (key for key in map(str, count()) if index_file.key_hash("t", key) % slots == slot)
+    keys = list(islice(meeting, 200))
+    monkeypatch.setattr(index_file, "WALK_STEP", 50)
+    async with broker_and_caller(tmp_path) as (broker, caller):
+        batch = encode_batch([(0, key.encode(), f"KEYS\x01{key} k\x02") for key in keys])
+        await caller.call(broker.address, send_with("", batch, batch=True), TIMEOUT_MS)
+        looks = QueryMessage("t", "absent", 32, 0, 2**62)
+        with Turns() as turns, monkeypatch.context() as patches:
+            entry = SimpleNamespace(unpack_from=turns.counting(index_file.ENTRY.unpack_from))
+            patches.setattr(index_file, "ENTRY", entry)
+            reply = await caller.call(broker.address, Command.request(RequestCode.QUERY_MESSAGE, looks), TIMEOUT_MS)
+        assert reply.code == ResponseCode.QUERY_NOT_FOUND
+        assert turns.total >= 200
+        assert turns.most <= 50
+        looks = QueryMessage("t", "k", 32, 0, 2**62)
+        reply = await caller.call(broker.address, Command.request(RequestCode.QUERY_MESSAGE, looks), TIMEOUT_MS)
+        assert [record.body.decode() for record in decode_records(reply.body)] == keys[-32:]
+        broker.max_reply_bytes = 1_000
+        reply = await caller.call(broker.address, Command.request(RequestCode.QUERY_MESSAGE, looks), TIMEOUT_MS)
+        few = [record.body for record in decode_records(reply.body)]
+        assert 0 < len(few) < 32
+        assert few[-1].decode() == keys[-1]
 
 
 @pytest.mark.parametrize("kind", [PopMessage, PeekMessage, Notification])

@@ -6,7 +6,7 @@ import mmap
 import os
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -28,6 +28,7 @@ _COUNTS_AT = 32
 _pack_range, _pack_counts = struct.Struct(">qqqq").pack, struct.Struct(">ii").pack  # the two parts of a header
 _read_slot, _pack_number, _write_entry = _SLOT.unpack_from, _SLOT.pack, ENTRY.pack_into
 
+WALK_STEP = 5_000  # entries of a chain in one step
 MAX_RESULTS = 64
 _PREPARE_BYTES = 64 * 1024
 _MAX_UNSAVED = 65_536  # entries between two saves of the header
@@ -172,6 +173,13 @@ class IndexFile:
     def find(self, key_hash: int, begin_ms: int, end_ms: int, limit: int) -> list[int]:
         """Places of up to `limit` messages whose key has this hash, newest first."""
         found: list[int] = []
+        for _ in self.finding(key_hash, begin_ms, end_ms, limit, found):
+            pass
+        return found
+
+    def finding(self, key_hash: int, begin_ms: int, end_ms: int, limit: int, found: list[int]) -> Iterator[None]:
+        """The same in steps, which add to `found`: a chain has as many entries as senders like."""
+        steps = 0
         (number,) = _read_slot(self._map, HEADER_SIZE + key_hash % self._slots * SLOT_SIZE)
         number = self._entry_before(number, self.count)
         while number > 0 and len(found) < limit:
@@ -185,7 +193,11 @@ class IndexFile:
             if before >= number:  # a chain leads back only; anything else is damage
                 break
             number = before
-        return found
+            steps += 1
+            if steps % WALK_STEP == 0:
+                yield
+                if self._map.closed:  # its messages are gone
+                    break
 
     def last_entries_of(self, offset: int) -> int:
         """How many entries at the end belong to the message at `offset`."""
@@ -193,6 +205,10 @@ class IndexFile:
         while number > 0 and ENTRY.unpack_from(self._map, self._entries_at + number * ENTRY_SIZE)[1] == offset:
             number -= 1
         return self.count - 1 - number
+
+    @property
+    def is_closed(self) -> bool:
+        return self._map.closed
 
     def sync(self) -> None:
         sync_path(self.path)
@@ -306,17 +322,33 @@ class Index:
     ) -> list[int]:
         """Places of up to `limit` messages that may have this key, oldest first; the newest are preferred. Where dates
         fall in the log, as `runs_back` says of two places, the index does not know the times of messages."""
+        found: list[int] = []
+        for _ in self.finding(topic, key, limit, begin_ms, end_ms, found, runs_back):
+            pass
+        return sorted(set(found))
+
+    def finding(
+        self,
+        topic: str,
+        key: str,
+        limit: int,
+        begin_ms: int,
+        end_ms: int,
+        found: list[int],
+        runs_back: Callable[[int, int], bool] = lambda _first, _last: False,
+    ) -> Iterator[None]:
+        """The same in steps, which add to `found`, in no order and perhaps twice."""
         limit = min(limit, MAX_RESULTS)
         wanted = key_hash(topic, key)
-        found: list[int] = []
-        for file in reversed(self._files):
+        for file in self._files[::-1]:
             if len(found) >= limit:
                 break
+            if file.is_closed:
+                continue
             if runs_back(file.begin_offset, file.end_offset):
-                found += file.find(wanted, 0, 2**63 - 1, MAX_RESULTS - len(found))
+                yield from file.finding(wanted, 0, 2**63 - 1, MAX_RESULTS, found)
             elif file.overlaps(begin_ms, end_ms):
-                found += file.find(wanted, begin_ms, end_ms, limit - len(found))
-        return sorted(set(found))
+                yield from file.finding(wanted, begin_ms, end_ms, limit, found)
 
     def trust(self, offset: int, timestamp: int) -> None:
         """Take the first files, as far as they are full and end at or before both, for synced."""

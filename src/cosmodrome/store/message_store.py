@@ -501,10 +501,21 @@ class MessageStore:
 
     def find_by_key(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> list[memoryview]:
         """Records of the topic with this key, unique id or both, stored in [begin, end]; in the order of the log."""
+        found: list[memoryview] = []
+        for _ in self.finding_by_key(topic, key, max_count, begin_ms, end_ms, found):
+            pass
+        return found
+
+    def finding_by_key(
+        self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int, found: list[memoryview]
+    ) -> Iterator[None]:
+        """The same in steps; the last adds all that there is to `found`."""
         if self._index is None:
-            return []
-        found = []
-        for offset in self._index.find(topic, key, max_count, begin_ms, end_ms, self.timeline.runs_back_between):
+            return
+        places: list[int] = []
+        runs_back = self.timeline.runs_back_between
+        yield from self._index.finding(topic, key, max_count, begin_ms, end_ms, places, runs_back)
+        for offset in sorted(set(places)):
             head = self._head_at(offset)
             if head and head.topic == topic and begin_ms <= head.store_timestamp <= end_ms and _has_key(head, key):
                 try:
@@ -512,7 +523,6 @@ class MessageStore:
                 except MessageDamaged:
                     continue
                 found.append(self._log.slice(offset, offset + head.size))
-        return found
 
     @property
     def last_indexed(self) -> tuple[int, int]:

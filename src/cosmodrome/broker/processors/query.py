@@ -20,11 +20,24 @@ async def query_message(broker: Broker, _connection: Connection, command: Comman
     request = QueryMessage.decode(command)
     count = UNIQUE_KEY_RESULTS if request.unique_key_query else request.max_num
     store = broker.store
-    found = store.find_by_key(request.topic, request.key, count, request.begin_timestamp, request.end_timestamp)
+    found: list[memoryview] = []
+    begin_ms, end_ms = request.begin_timestamp, request.end_timestamp
+    await broker.lane.run(store.finding_by_key(request.topic, request.key, count, begin_ms, end_ms, found))
     if not found:
         raise QueryNotFound("can not find message, maybe time range not correct")
     header = QueryMessageReply(*store.last_indexed)
-    return command.reply(header=header, body=b"".join(found))
+    return command.reply(header=header, body=b"".join(_newest(found, broker.max_reply_bytes)))
+
+
+def _newest(found: list[memoryview], most_bytes: int) -> list[memoryview]:
+    """The newest of the records that fit into one answer; one that is larger than that is left to `view_message`."""
+    first = len(found)
+    for record in reversed(found):
+        most_bytes -= len(record)
+        if most_bytes < 0:
+            break
+        first -= 1
+    return found[first:]
 
 
 async def view_message(broker: Broker, _connection: Connection, command: Command) -> Command:
