@@ -279,7 +279,7 @@ async def test_a_rotten_half_message_neither_stops_the_start_nor_is_committed(tm
         assert len(cluster.broker.transactions) == 1
 
 
-@pytest.mark.parametrize("seed", [155, 156, 189])
+@pytest.mark.parametrize("seed", [155, 156, 1996, 2071])
 def test_whatever_rots_in_a_stopped_store_only_the_records_it_hits_are_lost(tmp_path: Path, seed: int) -> None:
     """These seeds lost others: a start cut queues at entries that were wrong. Many more: `make torture`."""
     assert live(tmp_path / "store", seed, flips=8, sealed=bool(seed % 2)).served > 0

@@ -141,6 +141,9 @@ class ConsumeQueues:
         assert self.entry_of is not None, "not while the log is recovered"
         shortened, self._shortened = self._shortened, []
         for queue in shortened:
+            next_offset = queue.next_offset
+            while queue.last_physical_end and not self._leads(queue):
+                queue.cut(queue.max_offset - 1)  # it may be the damaged one itself
             before, begin = queue.max_offset, max(queue.last_physical_end, self._log.start)
             for number, head in enumerate(self._log.heads(begin)):
                 if number >= MAX_LOOKED_AT:
@@ -160,7 +163,7 @@ class ConsumeQueues:
                     queue.put(head.queue_offset, *entry)
             queue.correct_min(self._log.start)
             queue.recovered_end = queue.max_offset
-            queue.next_offset = max(queue.max_offset, queue.next_offset)
+            queue.next_offset = max(queue.max_offset, next_offset)
             if queue.max_offset > before:
                 log.error(
                     "queue entries rebuilt from the log: topic=%s queue=%d offsets=%d to %d",
@@ -169,6 +172,15 @@ class ConsumeQueues:
                     before,
                     queue.max_offset - 1,
                 )
+
+    def _leads(self, queue: ConsumeQueue) -> bool:
+        """Whether a queue's last entry leads to its record, or to one that is gone with its file."""
+        physical_offset, size, _ = queue.entry(queue.max_offset - 1)
+        if 0 <= physical_offset < self._log.start and size != FILLER_SIZE:
+            return True
+        head = self._log.head_at(physical_offset)
+        wanted = (queue.topic, queue.queue_id, queue.max_offset - 1)
+        return head is not None and (head.topic, head.queue_id, head.queue_offset) == wanted
 
     def claimed_ends(self) -> dict[QueueKey, int | None]:
         """Where the last record ends that is in each queue, if what the queues say can be believed; None: unknown."""
