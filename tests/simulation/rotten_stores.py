@@ -60,6 +60,7 @@ STORE = StoreConfig(
     max_hash_slot_num=40,
     max_index_num=60,
     mapped_file_size_timer_log=4 * KIB,
+    enabled_append_prop_crc=True,  # else no checksum speaks of properties
     timer_roll_window_slot=1_200,
     timer_flush_interval_ms=30_000,
     flush_interval_commit_log=600_000,
