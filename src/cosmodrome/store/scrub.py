@@ -231,7 +231,7 @@ def _may_mean(code: int, head: RecordHead) -> bool:
 def _read_part(path: Path, position: int) -> bytes:
     """The next part of a file that retention may have deleted meanwhile."""
     try:
-        with path.open("rb") as file:
+        with disk.open_to_read(path) as file:
             file.seek(position)
             return file.read(SLICE_BYTES)
     except FileNotFoundError:
