@@ -297,8 +297,9 @@ class ConsumeQueue:
         end = queue_offset * ENTRY_SIZE
         for file in self._files:
             if file.start + file.size > end:
-                data, begin = file.map or self._open_files.open(file), max(end - file.start, 0)
-                return any(data[begin : begin + PREPARE_BYTES])
+                if file.map is None:
+                    self._open_files.open(file)
+                return any(file.read(max(end - file.start, 0), PREPARE_BYTES))
         return False
 
     def _count_entries(self) -> int:
