@@ -35,6 +35,9 @@ CRC_MASK = 0x7FFFFFFF
 SEAL_PROPERTY = "__CRC32#"
 SEAL_SIZE = 20
 _SEAL_NAME = SEAL_PROPERTY.encode()
+# What a lost page of the disk leaves of properties. It may have taken a seal with it; nobody sends such.
+_WIPED_SIZE = 4
+_WIPED = bytes(_WIPED_SIZE)
 _SEAL_BEGIN = _SEAL_NAME + b"\x01"
 
 # Where the queue offset, with the physical one behind it, and the flags lie.
@@ -350,6 +353,8 @@ def check_at(
             body_end = topic_at - (1 if fields[1] == MAGIC_V1 else 2)
             if zlib.crc32(view[body_end - body_size : body_end]) & CRC_MASK != body_crc:
                 raise DamagedRecord("its body does not match its checksum")
+        if view[end - _WIPED_SIZE : end] == _WIPED:
+            raise DamagedRecord("its properties end in zeros")
     return int(size)
 
 
@@ -563,6 +568,8 @@ def _record(raw: bytes, position: int, fields: tuple[Any, ...], topic_at: int, t
         properties_end = end - 20
     elif body_size and zlib.crc32(body) & 0x7FFFFFFF != crc:
         raise DamagedRecord("its body does not match its checksum")
+    elif raw[end - _WIPED_SIZE : end] == _WIPED:
+        raise DamagedRecord("its properties end in zeros")
     elif raw[end - 11 : end - 1].isdigit() and raw[end - 11 : end] == _seal(zlib.crc32(raw[position : end - 20]))[9:]:
         properties_end = end - 20  # only the name of the seal is damaged
     return Record(

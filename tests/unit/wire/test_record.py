@@ -7,9 +7,11 @@ import zlib
 
 import pytest
 
-from cosmodrome.errors import ProtocolError
+from cosmodrome.errors import DamagedRecord, ProtocolError
 from cosmodrome.wire import record
-from cosmodrome.wire.record import Record, SysFlag, check_at, decode_records, head_at, pack_host
+from cosmodrome.wire.record import Record, SysFlag, check_at, decode_records, encode_record, head_at, pack_host
+
+HOST = pack_host("127.0.0.1", 0)
 
 REFERENCE = bytes.fromhex(
     "00000068 daa320a7 58932aac 00000001 00000000 0000000000000007 0000000000000400 00000000 0000018bcfe56800"
@@ -167,6 +169,19 @@ def test_a_changed_body_fails_its_checksum_unless_not_asked() -> None:
     with pytest.raises(ProtocolError, match="checksum"):
         check_at(raw, 0, len(raw))
     assert check_at(raw, 0, len(raw), crc=False) == len(raw)
+
+
+@pytest.mark.parametrize("wiped", [4, 10, 30])
+def test_a_sealed_record_whose_end_was_wiped_does_not_pass_for_an_unsealed_one(wiped: int) -> None:
+    """The seal may have been in the lost page with the rest of the properties."""
+    properties = b"KEYS\x01k\x02a\x01bbbbbbbbbbbbbbb\x02"
+    raw = encode_record(b"t", b"body", properties, 0, 0, 0, 0, HOST, 0, HOST, 0, 0, sealed=True)
+    assert check_at(raw, 0, len(raw)) == len(raw)
+    raw = raw[:-wiped] + bytes(wiped)
+    with pytest.raises(DamagedRecord):
+        check_at(raw, 0, len(raw))
+    with pytest.raises(DamagedRecord):
+        decode_records(raw)
 
 
 @pytest.mark.parametrize(
