@@ -17,6 +17,7 @@ from cosmodrome.store.mapped_file import sync_directory
 log = logging.getLogger(__name__)
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_NOT_TRUSTED = "memory is not trusted"
 _DISK_FAILED = "the disk failed"
 
 
@@ -116,9 +117,15 @@ class AbortMark:
         sync_directory(self._path.parent)
 
     def distrust_memory(self) -> None:
-        """Have the next start read everything that was not surely on disk; there is no mark yet."""
-        with self._room_or_not():
-            self._write(str(os.getpid()))
+        """Have the next start read everything that was not surely on disk.
+
+        A mark that says so already stays as it is. One of ours still says that the log is ours.
+        """
+        last_exit = self.last_exit()
+        if last_exit in (Exit.CLEAN, Exit.KILLED):
+            owner = [] if last_exit is Exit.CLEAN else [_NOT_TRUSTED, *filter(None, [self.last_words])]
+            with self._room_or_not():
+                self._write("\n".join([str(os.getpid()), *owner]))
         sync_directory(self._path.parent)
 
     def keep(self) -> None:
