@@ -48,6 +48,14 @@ class FlushDiskType(StrEnum):
     SYNC_FLUSH = "SYNC_FLUSH"
 
 
+class BrokerRole(StrEnum):
+    """What a broker is within the group of its name."""
+
+    ASYNC_MASTER = "ASYNC_MASTER"  # answers a send without waiting for slaves
+    SYNC_MASTER = "SYNC_MASTER"  # answers a send when enough slaves have the message
+    SLAVE = "SLAVE"  # follows the master's log and takes no messages of its own
+
+
 class TlsCheck(StrEnum):
     """What a server's certificate must be."""
 
@@ -345,6 +353,54 @@ class BrokerConfig(_FromProperties):
     @property
     def name_servers(self) -> tuple[str, ...]:
         return parse_addresses(self.namesrv_addr)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationConfig(_FromProperties):
+    """Copies of the log on other brokers; names are those of Apache's MessageStoreConfig."""
+
+    _promises: ClassVar = BROKER_PROMISES
+    broker_role: BrokerRole = BrokerRole.ASYNC_MASTER
+    ha_listen_port: int = -1  # 0: any free port; -1: the port above listenPort, as Apache 4 has it
+    ha_master_address: str = ""  # empty: the address that the name server tells
+    ha_send_heartbeat_interval: int = 5_000
+    ha_housekeeping_interval: int = 20_000  # silence after which a connection is closed
+    ha_transfer_batch_size: int = 32 * KIB
+    ha_max_gap_not_in_sync: int = 256 * MIB  # bytes that a slave may be behind and still count as in sync
+    ha_flow_control_enable: bool = False
+    max_ha_transfer_byte_in_second: int = 100 * MIB
+    # A key of our own: an empty slave fetches the master's whole log, not only its last file.
+    ha_fetch_history: bool = False
+    slave_timeout: int = 3_000  # how long a send waits for slaves
+    # Copies that a SYNC_MASTER waits for, its own included. 0: two. Apache 5 counts 1, which waits for none.
+    in_sync_replicas: int = 0
+    min_in_sync_replicas: int = 1  # with fewer copies in sync, a SYNC_MASTER refuses messages
+
+    def __post_init__(self) -> None:
+        _require(-1 <= self.ha_listen_port <= 65_535, "haListenPort", "-1 to 65535")
+        if self.ha_master_address:
+            parse_addresses(self.ha_master_address)
+        for name in ("ha_send_heartbeat_interval", "ha_housekeeping_interval", "slave_timeout"):
+            _require(getattr(self, name) > 0, _camel_case(name), "at least 1 ms")
+        _require(64 <= self.ha_transfer_batch_size <= 16 * MIB, "haTransferBatchSize", "64 bytes to 16 MiB")
+        _require(self.ha_max_gap_not_in_sync > 0, "haMaxGapNotInSync", "at least 1 byte")
+        _require(self.max_ha_transfer_byte_in_second > 0, "maxHaTransferByteInSecond", "at least 1 byte")
+        _require(0 <= self.in_sync_replicas <= MAX_REPLICAS, "inSyncReplicas", f"0 to {MAX_REPLICAS}")
+        _require(0 < self.min_in_sync_replicas <= MAX_REPLICAS, "minInSyncReplicas", f"1 to {MAX_REPLICAS}")
+        least = self.min_in_sync_replicas
+        _require(
+            self.copies >= least or self.broker_role is not BrokerRole.SYNC_MASTER,
+            "inSyncReplicas",
+            f"at least minInSyncReplicas, which is {least}",
+        )
+
+    @property
+    def copies(self) -> int:
+        """How many brokers, this one included, must have a message before a SYNC_MASTER answers."""
+        return self.in_sync_replicas or 2
+
+
+MAX_REPLICAS = 64
 
 
 @dataclass(frozen=True, slots=True)

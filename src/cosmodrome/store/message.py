@@ -85,8 +85,12 @@ class AppendedBatch(NamedTuple):
 
 
 class Durability(StrEnum):
-    OK = "OK"
+    """How safe a stored message is."""
+
+    OK = "OK"  # as safe as the broker promises
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+    FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
+    SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
 
 
 class GetStatus(StrEnum):
