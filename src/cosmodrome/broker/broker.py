@@ -124,9 +124,7 @@ class Broker:
         self.store_config = store_config
         self._root = Path(store_config.store_path_root_dir)
         check_tables(self._root / "config")
-        self.store = MessageStore.open(
-            self._root, store_config, self.clock, self._arrived, used, follows=self.is_slave
-        )
+        self.store = MessageStore.open(self._root, store_config, self.clock, self._arrived, used, follows=self.is_slave)
         self.store.on_stall = self._stalled
         self._caller = Caller(config=self._net_config)
         self.max_reply_bytes = self._net_config.max_frame_bytes - 64 * KIB  # the header is in the frame, too
@@ -195,9 +193,7 @@ class Broker:
             self._put_delivered,
             save_every_ms=store_config.flush_delay_offset_interval,
         )
-        self.timers = Timers(
-            self.store, store_config, self._root, self.clock, self._put_timed, of_slave=self.is_slave
-        )
+        self.timers = Timers(self.store, store_config, self._root, self.clock, self._put_timed, of_slave=self.is_slave)
         self.transactions = Transactions(
             self.store,
             self.offsets,
@@ -249,7 +245,9 @@ class Broker:
         self.packed_address = pack_host(host, port)
         self.unique_ids = UniqueIds(self.packed_address[:4], os.getpid())
         ha_host = self.config.broker_ip2 or host
-        await self.registration.start(self.address, f"{ha_host}:{self.replicas.port or self.replicas.wanted_port(port)}")
+        await self.registration.start(
+            self.address, f"{ha_host}:{self.replicas.port or self.replicas.wanted_port(port)}"
+        )
         log.info(
             "broker %s serves on %s as %s, store in %s",
             self.config.broker_name,

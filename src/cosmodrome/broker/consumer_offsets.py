@@ -13,7 +13,6 @@ from cosmodrome.clock import Clock
 from cosmodrome.errors import LimitReached
 from cosmodrome.wire.bodies import ConsumerOffsetsBody
 
-
 ADOPTED_STEP = 500  # topics of groups, taken over from a master in one step
 
 

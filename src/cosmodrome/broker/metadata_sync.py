@@ -95,9 +95,7 @@ class MetadataSync:
         if topics is not None and deleted_below is not None and await self._has_log(deleted_below):
             await self._part("deleted topics", lambda _: self._drop_queues(topics, deleted_below), master)
         if self._held and await self._has_log(self._held_until):
-            held, self._held = self._held, []
-            for apply in held:
-                await self._part("how far its groups and services are", lambda _, apply=apply: apply(), master)
+            await self._part("how far its groups and services are", self._apply_held, master)
 
     async def _part(self, what: str, part: Callable[[str], Awaitable[T]], master: str) -> T | None:
         try:
@@ -205,6 +203,11 @@ class MetadataSync:
         if body is not None:
             checkpoint = TimerCheckpoint.of_master(body)
             self._held.append(lambda: self._broker.timers.adopt(checkpoint))
+
+    async def _apply_held(self, _master: str) -> None:
+        held, self._held = self._held, []
+        for apply in held:
+            await apply()
 
     async def _has_log(self, end: int) -> bool:
         """Return once this broker's log is on disk up to `end`; False if that takes longer than a round may."""

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import logging
-
 from cosmodrome.broker.registration import Master, Registration
 from cosmodrome.clock import Clock
 from cosmodrome.codes import Language, RequestCode, ResponseCode
 from cosmodrome.config import BrokerConfig, BrokerRole, ReplicationConfig
 from cosmodrome.errors import ClientError, ConfigError, ProtocolError, TooFewCopies
 from cosmodrome.net.caller import Caller
+from cosmodrome.numbers import MAX_PORT, parse_int
 from cosmodrome.replication.epochs import LogEpoch, MasterLog
-from cosmodrome.replication.follower import Follower
+from cosmodrome.replication.follower import Follower, FollowerState
 from cosmodrome.replication.leader import Leader, SlaveStatus
 from cosmodrome.store.message import Durability
 from cosmodrome.store.message_store import MessageStore
 from cosmodrome.wire.bodies import EpochsBody, HaStatusBody, KVTable, MasterOfSlave, SlaveOfMaster
 from cosmodrome.wire.command import Command
-
-log = logging.getLogger(__name__)
 
 INQUIRY_TIMEOUT_MS = 3_000
 
@@ -50,7 +47,6 @@ class Replicas:
         self.waiters = 0  # that wait for replicas now
         if replication.is_slave:
             self._follower = Follower(store, replication, clock, self._inquire)
-            self._follower.follow(replication.ha_master_address or None)
             registration.is_searching = lambda: not self._is_following
         else:
             self._leader = Leader(store, replication, clock)
@@ -72,7 +68,7 @@ class Replicas:
             return self._replication.ha_listen_port
         if not self._config.listen_port:
             return 0
-        if service_port == MAX_SERVICE_PORT:
+        if service_port == MAX_PORT:
             raise ConfigError(f"listenPort={service_port} has no port above it for slaves: set one with haListenPort")
         return service_port + 1
 
@@ -93,6 +89,13 @@ class Replicas:
             await self._leader.close()
         if self._follower is not None:
             await self._follower.close()
+
+    def cut_off(self) -> None:
+        """Break every connection at once, as the end of the process would."""
+        if self._leader is not None:
+            self._leader.cut_off()
+        if self._follower is not None:
+            self._follower.cut_off()
 
     # --- a master's
 
@@ -118,7 +121,54 @@ class Replicas:
         """The slaves that are connected."""
         return self._leader.slaves() if self._leader is not None else []
 
+    def ha_status(self) -> HaStatusBody:
+        """What GET_BROKER_HA_STATUS answers."""
+        end = self._store.max_physical_offset
+        if self._follower is not None:
+            status = self._follower.status()
+            return HaStatusBody(
+                False,
+                follows=MasterOfSlave(status.master or "", end, is_connected=status.state is FollowerState.FOLLOWING),
+            )
+        slaves = (
+            SlaveOfMaster(slave.peer, slave.reported, slave.behind_bytes, slave.is_in_sync, begin=slave.begins)
+            for slave in self.slaves()
+        )
+        return HaStatusBody(True, end, tuple(slaves))
+
+    def figures(self) -> dict[str, object]:
+        """What brokerStatus shows; keys of our own."""
+        epoch = self._store.epochs.last
+        table: dict[str, object] = {
+            "brokerRole": self._replication.broker_role,
+            "logTerm": self._store.epochs.term,
+            "logEpoch": epoch.id if epoch is not None else "",
+        }
+        if self._follower is not None:
+            status, master = self._follower.status(), self._registration.master
+            return {
+                **table,
+                "masterAddr": master.address if master is not None else "",
+                "masterHaAddr": status.master or "",
+                "replicationState": status.state,
+                "replicationProblem": status.problem,
+                "logIsCheckedAgainstMaster": str(status.is_checked).lower(),
+            }
+        slaves = self.slaves()
+        return {
+            **table,
+            "haListenPort": self.port,
+            "slaves": len(slaves),
+            "slavesInSync": sum(slave.is_in_sync for slave in slaves),
+            "slaveBehindBytesMax": max((slave.behind_bytes for slave in slaves), default=0),
+            "sendsWaitingForSlaves": self.waiters,
+        }
+
     # --- a slave's
+
+    @property
+    def _is_following(self) -> bool:
+        return self._follower is not None and self._follower.status().state is not FollowerState.AWAY
 
     def master_found(self, master: Master) -> None:
         """Follow the master that a name server named, unless haMasterAddress names one."""

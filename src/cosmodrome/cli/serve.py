@@ -93,6 +93,11 @@ def up(
         {"bind_address": host, "listen_port": broker_port},
         store=None if "storePathRootDir" in properties else str(data / DEFAULT_BROKER_NAME),
     )
+    if setup.replication.is_slave:
+        raise ConfigError(
+            f"{place(properties, 'brokerRole')}brokerRole=SLAVE is refused: the name server that `cosmodrome up` "
+            "starts knows no master. Start `cosmodrome broker` with this file"
+        )
     namesrv_config = NameServerConfig(
         bind_address=setup.broker.bind_address,
         listen_port=namesrv_port,
@@ -248,7 +253,8 @@ async def _broker(setup: _BrokerSetup) -> None:
 
 
 def _properties(
-    config_file: str | None, *configs: type[BrokerConfig | StoreConfig | NameServerConfig | NetConfig | ReplicationConfig]
+    config_file: str | None,
+    *configs: type[BrokerConfig | StoreConfig | NameServerConfig | NetConfig | ReplicationConfig],
 ) -> dict[str, str]:
     if config_file is None:
         return {}

@@ -269,6 +269,13 @@ class Follower:
         if self._running is not None:
             await asyncio.shield(self._running)
 
+    def cut_off(self) -> None:
+        """Break the connection at once, as the end of the process would."""
+        self._is_closed = True
+        self._changed.set()
+        if self._link is not None:
+            self._link.close("killed")
+
     async def _unless_changed(self, work: Awaitable[None]) -> None:
         """Do `work`, or as much of it as is done when another master is to be followed."""
         working = asyncio.ensure_future(work)

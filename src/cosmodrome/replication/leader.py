@@ -278,6 +278,14 @@ class Leader:
         if self._listener is not None:
             await self._listener.wait_closed()
 
+    def cut_off(self) -> None:
+        """Break every connection at once, as the end of the process would."""
+        self._is_closed = True
+        if self._listener is not None:
+            self._listener.close()
+        for link in tuple(self._links):
+            link.close("killed")
+
     # --- the slaves' side
 
     def _opened(self, link: _SlaveLink) -> bool:
