@@ -39,19 +39,20 @@ _NAME_SERVER = """
 """
 
 _BROKER = """
-    accessMessageInMemoryHotRatio accountStatsEnable accountStatsPrintZeroValues ackMessageThreadPoolNums
-    ackThreadPoolQueueCapacity aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond
-    adminBrokerThreadPoolNums adminBrokerThreadPoolQueueCapacity appendAckAsync appendCkAsync
-    asyncSendEnable autoDeleteUnusedStats autoMessageVersionOnTopicLen batchDispatchRequestThreadPoolNums
-    bitMapLengthConsumeQueueExt bottomMostCompressionTypeForConsumeQueueStore
-    broadcastOffsetExpireMaxSecond broadcastOffsetExpireSecond brokerConfigPath brokerElectionPriority
-    brokerHeartbeatInterval brokerIP2 brokerNotActiveTimeoutMillis cgColdReadThreshold checkCRCOnRecover
-    checkSyncStateSetPeriod cleanOfflineBrokerInterval cleanRocksDBDirtyCQIntervalMin
-    cleanSwapedMapInterval clearRetryTopicWhenDeleteTopic clientManagerThreadPoolQueueCapacity
-    clientManageThreadPoolNums clusterName coldDataScanEnable combineAssignOffsetCQType
-    combineCQEnableCheckSelf combineCQLoadingCQTypes combineCQMaxExtraSearchCommitLogFiles
-    combineCQPreferCQType commercialBaseCount commercialBigCount commercialEnable commercialSizePerMsg
-    commercialTimerCount commercialTransCount commitCommitLogLeastPages commitCommitLogThoroughInterval
+    accessMessageInMemoryHotRatio accountStatsEnable accountStatsPrintZeroValues
+    ackMessageThreadPoolNums ackThreadPoolQueueCapacity aclCacheExpiredSecond aclCacheMaxNum
+    aclCacheRefreshSecond adminBrokerThreadPoolNums adminBrokerThreadPoolQueueCapacity appendAckAsync
+    appendCkAsync asyncSendEnable autoDeleteUnusedStats autoMessageVersionOnTopicLen
+    batchDispatchRequestThreadPoolNums bitMapLengthConsumeQueueExt
+    bottomMostCompressionTypeForConsumeQueueStore broadcastOffsetExpireMaxSecond
+    broadcastOffsetExpireSecond brokerConfigPath brokerElectionPriority brokerHeartbeatInterval
+    brokerNotActiveTimeoutMillis cgColdReadThreshold checkCRCOnRecover checkSyncStateSetPeriod
+    cleanOfflineBrokerInterval cleanRocksDBDirtyCQIntervalMin cleanSwapedMapInterval
+    clearRetryTopicWhenDeleteTopic clientManagerThreadPoolQueueCapacity clientManageThreadPoolNums
+    clusterName coldDataScanEnable combineAssignOffsetCQType combineCQEnableCheckSelf
+    combineCQLoadingCQTypes combineCQMaxExtraSearchCommitLogFiles combineCQPreferCQType
+    commercialBaseCount commercialBigCount commercialEnable commercialSizePerMsg commercialTimerCount
+    commercialTransCount commitCommitLogLeastPages commitCommitLogThoroughInterval
     commitIntervalCommitLog commitLogForceSwapMapInterval commitLogRollingInterval
     commitLogRollingMinimumSize commitLogSwapMapInterval commitLogSwapMapReserveFileNum
     compactionCqMappedFileSize compactionMappedFileSize compactionScheduleInternal compactionThreadNum
@@ -74,22 +75,20 @@ _BROKER = """
     fastFailIfNoBufferInStorePool fetchNamesrvAddrInterval filterDataCleanTimeSpan flushCommitLogTimed
     flushConsumeQueueLeastPages flushConsumerOffsetHistoryInterval flushIntervalConsumeQueue
     flushLeastPagesWhenWarmMapedFile forceRegister forwardTimeout globalColdReadThreshold
-    haFlowControlEnable haHousekeepingInterval haListenPort haMaxGapNotInSync haMaxTimeSlaveNotCatchup
-    haSendHeartbeatInterval haSlaveFallbehindMax haTransferBatchSize heartbeatThreadPoolNums
-    heartbeatThreadPoolQueueCapacity highSpeedMode initPopOffsetByCheckMsgInMem isolateLogEnable
-    litePullMessageEnable litePullMessageThreadPoolNums litePullThreadPoolQueueCapacity
-    loadBalancePollNameServerInterval loadBalanceProcessorThreadPoolNums
+    haMaxTimeSlaveNotCatchup heartbeatThreadPoolNums heartbeatThreadPoolQueueCapacity highSpeedMode
+    initPopOffsetByCheckMsgInMem isolateLogEnable litePullMessageEnable litePullMessageThreadPoolNums
+    litePullThreadPoolQueueCapacity loadBalancePollNameServerInterval loadBalanceProcessorThreadPoolNums
     loadBalanceThreadPoolQueueCapacity logicalDiskSpaceCleanForciblyThreshold
     logicQueueForceSwapMapInterval logicQueueSwapMapInterval logicQueueSwapMapReserveFileNum
     mappedFileSizeConsumeQueueExt mappedFileSwapEnable mapperFileSizeBatchConsumeQueue
     maxAsyncPutMessageRequests maxBatchDeleteFilesNum maxChecksumRange maxConsumeQueueScan maxDelayTime
-    maxErrorRateOfBloomFilter maxHaTransferByteInSecond maxLmqConsumeQueueNum maxMsgsNumBatch
-    maxOffsetMapSize maxRecoveryCommitlogFiles maxSlaveResendLength maxStatsIdleTimeInMinutes
-    maxTopicLength memTableFlushIntervalMs messageIndexSafe metricsOtelCardinalityLimit offsetCheckInSlave
-    popCkMaxBufferSize popCkOffsetMaxQueueSize popCkStayBufferTime popCkStayBufferTimeOut
-    popConsumerFSServiceInit popConsumerKVServiceLog popInflightMessageThreshold
-    popLongPollingForceNotifyInterval popPollingMapExpireTimeSeconds popPollingMapSize
-    popReviveMaxAttemptTimes popReviveMaxReturnSizePerRead printChannelGroups printChannelGroupsMinNum
+    maxErrorRateOfBloomFilter maxLmqConsumeQueueNum maxMsgsNumBatch maxOffsetMapSize
+    maxRecoveryCommitlogFiles maxSlaveResendLength maxStatsIdleTimeInMinutes maxTopicLength
+    memTableFlushIntervalMs messageIndexSafe metricsOtelCardinalityLimit popCkMaxBufferSize
+    popCkOffsetMaxQueueSize popCkStayBufferTime popCkStayBufferTimeOut popConsumerFSServiceInit
+    popConsumerKVServiceLog popInflightMessageThreshold popLongPollingForceNotifyInterval
+    popPollingMapExpireTimeSeconds popPollingMapSize popReviveMaxAttemptTimes
+    popReviveMaxReturnSizePerRead printChannelGroups printChannelGroupsMinNum
     processReplyMessageThreadPoolNums pullBatchMaxMessageCount pullMessageThreadPoolNums
     pullThreadPoolQueueCapacity putConsumeQueueDataByFileChannel putMessageFutureThreadPoolNums
     putMessageTimeout putMsgIndexHightWater putThreadPoolQueueCapacity queryMessageThreadPoolNums
@@ -100,7 +99,7 @@ _BROKER = """
     reviveAckWaitMs reviveMaxSlow reviveScanTime rocksdbCompressionType rocksdbFlushWalFrequency
     rocksdbWalFileRollingThreshold sampleCountThreshold sampleSteps scheduleAsyncDeliverMaxPendingLimit
     scheduleAsyncDeliverMaxResendNum2Blocked searchBcqByCacheEnable sendHeartbeatTimeoutMillis
-    sendMessageThreadPoolNums skipPreOnline skipWhenCKRePutReachMaxTimes slaveTimeout
+    sendMessageThreadPoolNums skipPreOnline skipWhenCKRePutReachMaxTimes
     spinLockCollisionRetreatOptimalDegree splitMetadataSize splitRegistrationSize
     statefulAuthenticationCacheExpiredSecond statefulAuthenticationCacheMaxNum
     statefulAuthorizationCacheExpiredSecond statefulAuthorizationCacheMaxNum statRocksDBCQIntervalSec
@@ -111,14 +110,14 @@ _BROKER = """
     tieredStoreGroupCommit tieredStoreGroupCommitCount tieredStoreGroupCommitSize
     tieredStoreGroupCommitTimeout tieredStoreIndexFileMaxHashSlotNum tieredStoreIndexFileMaxIndexNum
     tieredStoreMaxGroupCommitCount tieredStoreMaxPendingLimit timerColdDataCheckIntervalMs
-    timerEnableCheckMetrics timerEnableRetryUntilSuccess timerGetMessageThreadNum timerInterceptDelayLevel
-    timerMetricSmallThreshold timerProgressLogIntervalMs timerPutMessageThreadNum timerSkipUnknownError
-    topicQueueLockNum transactionMetricFlushInterval transactionOpBatchInterval transactionOpMsgMaxSize
-    transferMsgByHeap transientStorePoolEnable transientStorePoolSize travelCqFileNumWhenGetMessage
-    updateNameServerAddrPeriod updateNamesrvAddrInterval useABSLock usePIDColdCtrStrategy
-    userCacheExpiredSecond userCacheMaxNum userCacheRefreshSecond useReentrantLockWhenPutMessage
-    validateSystemTopicWhenUpdateTopic wakeCommitWhenPutMessage wakeFlushWhenPutMessage
-    warmMapedFileEnable writeWithoutMmap
+    timerEnableCheckMetrics timerEnableRetryUntilSuccess timerGetMessageThreadNum
+    timerInterceptDelayLevel timerMetricSmallThreshold timerProgressLogIntervalMs
+    timerPutMessageThreadNum timerSkipUnknownError topicQueueLockNum transactionMetricFlushInterval
+    transactionOpBatchInterval transactionOpMsgMaxSize transferMsgByHeap transientStorePoolEnable
+    transientStorePoolSize travelCqFileNumWhenGetMessage updateNameServerAddrPeriod
+    updateNamesrvAddrInterval useABSLock usePIDColdCtrStrategy userCacheExpiredSecond userCacheMaxNum
+    userCacheRefreshSecond useReentrantLockWhenPutMessage validateSystemTopicWhenUpdateTopic
+    wakeCommitWhenPutMessage wakeFlushWhenPutMessage warmMapedFileEnable writeWithoutMmap
 """
 
 _BOTH = frozenset((_NETTY + _CONTROLLER_AND_METRICS).split())
@@ -132,6 +131,7 @@ OLD_NAMES: Mapping[str, str] = {
     "mapedFileSizeConsumeQueueExt": "mappedFileSizeConsumeQueueExt",
     "serverLoadBalancerEnabled": "serverLoadBalancerEnable",
     "enableAcl": "aclEnable",
+    "haSlaveFallbehindMax": "haMaxGapNotInSync",
 }
 
 # Keys of Apache 3.x and 4.0 to 4.2 that no later version has, and why a file may still hold them.

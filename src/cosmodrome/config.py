@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Self, get_type_hints
 from cosmodrome.apache_keys import BROKER_HARMLESS, NAME_SERVER_HARMLESS, OLD_NAMES, RETIRED
 from cosmodrome.errors import ConfigError
 from cosmodrome.model import RequestMode
-from cosmodrome.numbers import MAX_PORT, parse_int, read_int, shown
+from cosmodrome.numbers import MAX_LONG, MAX_PORT, parse_int, read_int, shown
 from cosmodrome.promises import BROKER_PROMISES, NAME_SERVER_PROMISES, Promise, find_promise
 from cosmodrome.properties_file import Properties, place
 from cosmodrome.properties_file import parse_properties as parse_properties
@@ -258,6 +258,7 @@ class BrokerConfig(_FromProperties):
     broker_cluster_name: str = "DefaultCluster"
     broker_id: int = 0
     broker_ip1: str = alias("brokerIP1", "")
+    broker_ip2: str = alias("brokerIP2", "")  # where slaves find this master; empty: where clients do
     bind_address: str = "127.0.0.1"
     listen_port: int = DEFAULT_BROKER_PORT
     namesrv_addr: str = ""
@@ -335,8 +336,9 @@ class BrokerConfig(_FromProperties):
         _require(bool(_BROKER_NAME.fullmatch(self.broker_name)), "brokerName", "letters, digits and . _ @ -")
         _require(bool(_NAME.fullmatch(self.broker_cluster_name)), "brokerClusterName", "letters, digits and . _ -")
         _require(0 <= self.listen_port <= 65_535, "listenPort", "0 to 65535")
-        _require_kept(BROKER_PROMISES, "brokerId", self.broker_id)
+        _require(0 <= self.broker_id <= MAX_LONG, "brokerId", "0 for a master, 1 or more for a slave")
         _require(_is_reachable(self.broker_ip1), "brokerIP1", "an IP address that clients reach, such as 10.0.0.1")
+        _require(_is_reachable(self.broker_ip2), "brokerIP2", "an IP address that slaves reach, such as 10.0.0.1")
         _require(0 < self.default_topic_queue_nums <= 65_535, "defaultTopicQueueNums", "1 to 65535")
         for name in (one.name for one in dataclasses.fields(self) if one.name.startswith("wait_time_mills_in_")):
             _require(getattr(self, name) > 0, _camel_case(name), "at least 1 ms")
@@ -371,6 +373,7 @@ class ReplicationConfig(_FromProperties):
     max_ha_transfer_byte_in_second: int = 100 * MIB
     # A key of our own: an empty slave fetches the master's whole log, not only its last file.
     ha_fetch_history: bool = False
+    offset_check_in_slave: bool = False  # a slave tells consumers that their offset is none of the queue's
     slave_timeout: int = 3_000  # how long a send waits for slaves
     # Copies that a SYNC_MASTER waits for, its own included. 0: two. Apache 5 counts 1, which waits for none.
     in_sync_replicas: int = 0
@@ -398,6 +401,26 @@ class ReplicationConfig(_FromProperties):
     def copies(self) -> int:
         """How many brokers, this one included, must have a message before a SYNC_MASTER answers."""
         return self.in_sync_replicas or 2
+
+    @property
+    def is_slave(self) -> bool:
+        return self.broker_role is BrokerRole.SLAVE
+
+
+def check_role(config: BrokerConfig, replication: ReplicationConfig) -> None:
+    """Refuse a broker's id that is not one of its role: the master of a name has 0, its slaves have 1 and more."""
+    role, broker_id = replication.broker_role, config.broker_id
+    if role is BrokerRole.SLAVE and broker_id == 0:
+        raise BadSetting(
+            "brokerId",
+            "brokerRole=SLAVE needs a brokerId of 1 or more: 0 is the master's. Set brokerId=1, and another number for "
+            f"each further slave of {config.broker_name}",
+        )
+    if role is not BrokerRole.SLAVE and broker_id != 0:
+        raise BadSetting(
+            "brokerId",
+            f"brokerId={broker_id} is a slave's: the master of a name has 0. Set brokerRole=SLAVE, or remove brokerId",
+        )
 
 
 MAX_REPLICAS = 64
@@ -434,6 +457,7 @@ class NameServerConfig(_FromProperties):
         _require(0 < self.max_request_body_values <= 10_000_000, "maxRequestBodyValues", "1 to 10000000")
 
 
+_OF_A_BROKER = (BrokerConfig, StoreConfig, NetConfig, ReplicationConfig)
 _BROKER_BOUNDS = (
     "max_request_body_size",
     "max_request_body_values",
@@ -580,7 +604,7 @@ def read_store_config(path: Path) -> StoreConfig:
     Such a tool keeps no promise of a broker, so it takes the file of an Apache slave too. An unknown key is an error.
     """
     properties = read_properties(path)
-    ours = {key for config in (BrokerConfig, StoreConfig, NetConfig) for key in config.attributes_by_key()}
+    ours = {key for config in _OF_A_BROKER for key in config.attributes_by_key()}
     _raise_all(_strange_keys(properties, ours, BROKER_PROMISES, BROKER_HARMLESS)[0])
     of_the_store = Properties(properties.source)
     for key, value in properties.items():
@@ -614,7 +638,7 @@ def _broken_promises(
 ) -> list[str]:
     """Return a sentence for each key that asks for what this version cannot keep; keys that a config obeys are kept."""
     if ours is None:
-        ours = {key for config in (BrokerConfig, StoreConfig, NetConfig) for key in config.attributes_by_key()}
+        ours = {key for config in _OF_A_BROKER for key in config.attributes_by_key()}
     problems = []
     for key, value in properties.items():
         name = OLD_NAMES.get(key, key)
@@ -632,7 +656,7 @@ def _raise_all(problems: list[str]) -> None:
 
 def _unknown(key: str, known: set[str]) -> str:
     everywhere = {*BROKER_HARMLESS, *BROKER_PROMISES, *NAME_SERVER_PROMISES}
-    for config in (BrokerConfig, StoreConfig, NetConfig, NameServerConfig):
+    for config in (*_OF_A_BROKER, NameServerConfig):
         everywhere |= config.attributes_by_key().keys()
     if key in everywhere:
         return f"{key} is a key of another program or part: it has no effect here. Remove it"
@@ -703,9 +727,3 @@ def _are_hours(text: str) -> bool:
 def _require(holds: bool, key: str, accepted: str) -> None:
     if not holds:
         raise BadSetting(key, f"{key} must be {accepted}")
-
-
-def _require_kept(promises: Mapping[str, Promise], key: str, value: object) -> None:
-    refusal = promises[key].refusal(key, str(value))
-    if refusal is not None:
-        raise BadSetting(key, refusal)

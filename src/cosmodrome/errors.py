@@ -87,6 +87,16 @@ class ServiceNotAvailable(RequestError):
     code = ResponseCode.SERVICE_NOT_AVAILABLE
 
 
+class SlaveNotAvailable(RequestError):
+    """What only a master does, asked of a slave; or a slave that is missing."""
+
+    code = ResponseCode.SLAVE_NOT_AVAILABLE
+
+
+class TooFewCopies(RequestError):
+    """A message that a SYNC_MASTER does not take while fewer copies than minInSyncReplicas are in sync."""
+
+
 class FlushTimeout(RequestError):
     """The message is stored, but whether it is on disk is not known in time; it may be put again."""
 

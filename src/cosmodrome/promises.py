@@ -41,8 +41,8 @@ _TLS = (
     ", and let only trusted machines reach the port",
 )
 _COPIES = (
-    "this version keeps no second copy of a message on another broker, so it would be lost with this disk",
-    "; flushDiskType=SYNC_FLUSH answers a send when the message is on disk",
+    "this version waits for as many copies as inSyncReplicas says, and adapts that number to nothing",
+    "; with brokerRole=SYNC_MASTER, inSyncReplicas=2 waits for one slave and inSyncReplicas=3 for two",
 )
 _TLS_PREFIXES = ("tls.", "tlsserver", "tlsclient")
 _ELECTION = ("this version has no controller and no DLedger, so no other broker would take over from this one",)
@@ -85,23 +85,26 @@ BROKER_PROMISES: Mapping[str, Promise] = {
     **_SECURITY,
     **_CONTROLLER,
     **_METRICS,
+    **_group(*_COPIES, totalReplicas="1", allAckInSyncStateSet="false", enableAutoInSyncReplicas="false"),
     **_group(
-        "this version has masters only: a SYNC_MASTER would answer SEND_OK without a second copy, and a SLAVE would "
-        "take messages of its own and know no offsets of its groups",
-        "; flushDiskType=SYNC_FLUSH answers a send when the message is on disk",
-        brokerRole="ASYNC_MASTER",
+        "a broker of this version is a master or a slave, never both",
+        "; a slave has brokerRole=SLAVE",
+        duplicationEnable="false",
     ),
     **_group(
-        "this version has masters only, which have the id 0; a second broker needs a brokerName of its own",
-        brokerId="0",
+        "this version deletes files by what its own store takes of the disk, and knows of no other's",
+        replicasPerDiskPartition="1",
     ),
-    **_group(*_COPIES, inSyncReplicas="1", minInSyncReplicas="1", totalReplicas="1", replicasPerDiskPartition="1"),
-    **_group(*_COPIES, allAckInSyncStateSet="false", enableAutoInSyncReplicas="false", haMasterAddress=""),
-    **_group(*_COPIES, duplicationEnable="false", asyncLearner="false", lockInStrictMode="false"),
+    **_group(*_ELECTION, asyncLearner="false", lockInStrictMode="false"),
+    **_group(
+        "a slave of this version never acts as its master: while that is away, nobody delivers delayed messages",
+        "; docs/replication.md tells how to promote a slave",
+        enableSlaveActingMaster="false",
+        enableRemoteEscape="false",
+    ),
     **_group(*_ELECTION, enableDLegerCommitLog="false", enableBatchPush="false", preferredLeaderId=""),
     **_group(*_ELECTION, dLegerGroup="", dLegerPeers="", dLegerSelfId="", storePathDLedgerCommitLog=""),
     **_group(*_ELECTION, enableControllerMode="false", controllerAddr="", fetchControllerAddrByDnsLookup="false"),
-    **_group(*_ELECTION, enableSlaveActingMaster="false", enableRemoteEscape="false"),
     **_group(*_ELECTION, storePathEpochFile="", storePathBrokerIdentity=""),
     **_group(
         "this version has no broker container; start one `cosmodrome broker` for each file",

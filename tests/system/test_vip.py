@@ -16,7 +16,7 @@ from cosmodrome import ClientConfig, ConsumeFrom, Message, Producer, PushConsume
 from cosmodrome.broker.broker import NOT_FOR_VIP, Broker
 from cosmodrome.client.vip import vip_address
 from cosmodrome.codes import RequestCode, ResponseCode
-from cosmodrome.config import BrokerConfig
+from cosmodrome.config import BrokerConfig, ReplicationConfig
 from cosmodrome.errors import ConfigError, ConnectionFailed
 from cosmodrome.net.caller import Caller
 from cosmodrome.net.connection import Connection
@@ -30,7 +30,8 @@ PATIENCE_SECONDS = 30
 
 def new_broker(folder: Path, namesrv: str, port: int, *, enable: bool = True) -> Broker:
     config = BrokerConfig(namesrv_addr=namesrv, listen_port=port, vip_listener_enable=enable)
-    return Broker(config, dataclasses.replace(SMALL_STORE, store_path_root_dir=str(folder)))
+    store = dataclasses.replace(SMALL_STORE, store_path_root_dir=str(folder))
+    return Broker(config, store, replication=ReplicationConfig(ha_listen_port=0))
 
 
 @asynccontextmanager

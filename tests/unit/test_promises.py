@@ -8,12 +8,22 @@ from pathlib import Path
 import pytest
 
 from cosmodrome.apache_keys import BROKER_HARMLESS, NAME_SERVER_HARMLESS, OLD_NAMES
-from cosmodrome.config import BrokerConfig, NameServerConfig, NetConfig, StoreConfig, check_keys, read_properties
+from cosmodrome.config import (
+    BrokerConfig,
+    BrokerRole,
+    NameServerConfig,
+    NetConfig,
+    ReplicationConfig,
+    StoreConfig,
+    check_keys,
+    check_role,
+    read_properties,
+)
 from cosmodrome.errors import ConfigError
 from cosmodrome.promises import BROKER_PROMISES, NAME_SERVER_PROMISES
 from cosmodrome.testing import cluster
 
-BROKER = (BrokerConfig, StoreConfig, NetConfig)
+BROKER = (BrokerConfig, StoreConfig, NetConfig, ReplicationConfig)
 NAME_SERVER = (NameServerConfig, NetConfig)
 
 MASTER = {"brokerClusterName": "DefaultCluster", "brokerName": "a", "brokerId": "0", "brokerRole": "ASYNC_MASTER"}
@@ -59,18 +69,15 @@ def refusal(properties: dict[str, str], *configs: type) -> str:
         ("useTLS", "true", "do not speak TLS"),
         ("tls.server.mode", "enforcing", "do not speak TLS"),
         ("tlsServerCertPath", "/pem", "do not speak TLS"),
-        ("brokerRole", "SYNC_MASTER", "SEND_OK without a second copy"),
-        ("brokerRole", "SLAVE", "take messages of its own"),
-        ("inSyncReplicas", "2", "no second copy"),
-        ("minInSyncReplicas", "2", "no second copy"),
-        ("allAckInSyncStateSet", "true", "no second copy"),
-        ("duplicationEnable", "true", "no second copy"),
-        ("haMasterAddress", "h:1", "no second copy"),
+        ("totalReplicas", "2", "as many copies as inSyncReplicas says"),
+        ("allAckInSyncStateSet", "true", "as many copies as inSyncReplicas says"),
+        ("enableAutoInSyncReplicas", "true", "as many copies as inSyncReplicas says"),
+        ("duplicationEnable", "true", "a master or a slave, never both"),
         ("enableDLegerCommitLog", "true", "no DLedger"),
         ("dLegerPeers", "n0-h:1", "no DLedger"),
         ("enableBatchPush", "true", "no DLedger"),
         ("enableControllerMode", "true", "no controller"),
-        ("enableSlaveActingMaster", "true", "no other broker would take over"),
+        ("enableSlaveActingMaster", "true", "never acts as its master"),
         ("storeType", "defaultRocksDB", "in files below storePathRootDir"),
         ("messageStorePlugIn", "x.TieredMessageStore", "in files below storePathRootDir"),
         ("tieredStorageLevel", "FORCE", "in files below storePathRootDir"),
@@ -105,9 +112,9 @@ def test_a_value_that_asks_for_nothing_is_accepted() -> None:
 
 
 def test_the_same_through_python_is_the_same() -> None:
-    with pytest.raises(ConfigError, match="brokerId=1 is refused: this version has masters only"):
-        BrokerConfig(broker_id=1)
-    with pytest.raises(ConfigError, match="brokerId=-1 is refused"):
+    with pytest.raises(ConfigError, match="storeType=x is refused"):
+        BrokerConfig().with_properties({"storeType": "x"})
+    with pytest.raises(ConfigError, match="brokerId must be 0 for a master, 1 or more for a slave"):
         BrokerConfig().with_properties({"brokerId": "-1"})
     with pytest.raises(ConfigError, match="aclEnable=true is refused"), cluster(config={"aclEnable": True}):
         pass
@@ -115,7 +122,7 @@ def test_the_same_through_python_is_the_same() -> None:
 
 def test_every_mistake_of_a_file_is_told_at_once_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "broker.conf"
-    path.write_text("# mine\naclEnable=true\nbrokerNme=b\nbrokerRole=SLAVE\n", encoding="utf-8")
+    path.write_text("# mine\naclEnable=true\nbrokerNme=b\nuseTLS=true\n", encoding="utf-8")
     lines = refusal(read_properties(path)).splitlines()
     assert [line.partition(" ")[0] for line in lines] == [f"{path}:2:", f"{path}:4:", f"{path}:3:"]
     assert lines[2].endswith(
@@ -185,6 +192,31 @@ def test_every_old_name_leads_to_a_key_that_is_known() -> None:
     assert set(OLD_NAMES.values()) <= ours | BROKER_HARMLESS | BROKER_PROMISES.keys()
 
 
+def test_the_old_name_of_the_gap_of_slaves_is_obeyed() -> None:
+    assert ReplicationConfig().with_properties({"haSlaveFallbehindMax": "7"}).ha_max_gap_not_in_sync == 7
+
+
+# --- roles
+
+
+@pytest.mark.parametrize(
+    ("role", "broker_id", "why"),
+    [
+        (BrokerRole.SLAVE, 0, "brokerRole=SLAVE needs a brokerId of 1 or more"),
+        (BrokerRole.ASYNC_MASTER, 1, "brokerId=1 is a slave's"),
+        (BrokerRole.SYNC_MASTER, 2, "brokerId=2 is a slave's"),
+    ],
+)
+def test_an_id_that_is_not_one_of_the_role_is_refused(role: BrokerRole, broker_id: int, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        check_role(BrokerConfig(broker_id=broker_id), ReplicationConfig(broker_role=role))
+
+
+@pytest.mark.parametrize(("role", "broker_id"), [("SLAVE", 1), ("SLAVE", 7), ("ASYNC_MASTER", 0), ("SYNC_MASTER", 0)])
+def test_an_id_of_the_role_is_taken(role: str, broker_id: int) -> None:
+    check_role(BrokerConfig(broker_id=broker_id), ReplicationConfig().with_properties({"brokerRole": role}))
+
+
 # --- the files that come with Apache's brokers, by the keys they set
 
 
@@ -196,21 +228,28 @@ def test_a_master_without_slaves_starts(extra: dict[str, str]) -> None:
     assert BrokerConfig().with_properties(properties).broker_name == properties["brokerName"]
 
 
+@pytest.mark.parametrize("properties", [{**MASTER, "brokerRole": "SYNC_MASTER"}, SLAVE])
+def test_masters_and_slaves_of_a_pair_start(properties: dict[str, str]) -> None:
+    """conf/2m-2s-sync/*.properties, and the slaves of 2m-2s-async."""
+    check_keys({**properties, **RETENTION}, *BROKER)
+    replication = ReplicationConfig().with_properties(properties)
+    check_role(BrokerConfig().with_properties(properties), replication)
+    assert replication.broker_role == properties["brokerRole"]
+
+
 @pytest.mark.parametrize(
     ("properties", "refused"),
     [
-        pytest.param({**MASTER, **RETENTION, "brokerRole": "SYNC_MASTER"}, ["brokerRole"], id="2m-2s-sync"),
-        pytest.param({**SLAVE, **RETENTION}, ["brokerRole"], id="2m-2s-async slave"),
         pytest.param(DLEDGER, ["enableDLegerCommitLog", "dLegerGroup", "dLegerPeers"], id="dledger"),
         pytest.param(
             IN_CONTAINER,
-            ["brokerRole", "totalReplicas", "inSyncReplicas", "enableAutoInSyncReplicas", "enableSlaveActingMaster"],
+            ["totalReplicas", "enableAutoInSyncReplicas", "enableSlaveActingMaster"],
             id="broker in a container",
         ),
         pytest.param(CONTAINER, ["brokerConfigPaths"], id="container"),
         pytest.param(
             UNDER_CONTROLLER,
-            ["brokerRole", "enableControllerMode", "controllerAddr", "allAckInSyncStateSet"],
+            ["enableControllerMode", "controllerAddr", "allAckInSyncStateSet"],
             id="broker of a controller",
         ),
         pytest.param(CONTROLLER, [*CONTROLLER], id="controller"),

@@ -18,13 +18,14 @@ from cosmodrome.broker.processors import (
     pull,
     query,
     recall,
+    replication,
     reply,
     runtime,
     send,
     send_back,
-    timers,
     topics,
 )
+from cosmodrome.broker.slave import REFUSED, refuse_write
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.errors import ProtocolError, RequestCodeNotSupported, RequestError, StoreError
 from cosmodrome.net.connection import Connection
@@ -116,8 +117,12 @@ _ALL: dict[int, Processor] = {
     RequestCode.QUERY_MESSAGE: query.query_message,
     RequestCode.VIEW_MESSAGE_BY_ID: query.view_message,
     RequestCode.RECALL_MESSAGE: recall.recall_message,
-    RequestCode.GET_TIMER_CHECK_POINT: timers.get_timer_checkpoint,
-    RequestCode.GET_TIMER_METRICS: timers.get_timer_metrics,
+    RequestCode.GET_TIMER_CHECK_POINT: replication.get_timer_checkpoint,
+    RequestCode.GET_TIMER_METRICS: replication.get_timer_metrics,
+    RequestCode.GET_ALL_CONSUMER_OFFSET: replication.get_all_consumer_offsets,
+    RequestCode.GET_ALL_DELAY_OFFSET: replication.get_all_delay_offsets,
+    RequestCode.GET_BROKER_HA_STATUS: replication.get_ha_status,
+    RequestCode.GET_BROKER_EPOCH_CACHE: replication.get_epochs,
     RequestCode.END_TRANSACTION: end_transaction.end_transaction,
     RequestCode.RESUME_CHECK_HALF_MESSAGE: end_transaction.resume_check,
     RequestCode.UPDATE_AND_CREATE_TOPIC: topics.create_topic,
@@ -141,6 +146,7 @@ _ALL: dict[int, Processor] = {
 }
 
 PROCESSORS = {code: processor if code in AT_ONCE else _in_turn(processor) for code, processor in _ALL.items()}
+SLAVE_PROCESSORS = {**PROCESSORS, **dict.fromkeys(REFUSED, refuse_write)}
 
 
 # What of Apache's is refused on purpose, and what to do instead.
@@ -163,7 +169,7 @@ async def refuse(command: Command, refusal: RequestError) -> Command:
 async def answer(broker: Broker, connection: Connection, command: Command) -> Command:
     """The only place where an outcome becomes a response code."""
     try:
-        return await PROCESSORS.get(command.code, unsupported)(broker, connection, command)
+        return await broker.processors.get(command.code, unsupported)(broker, connection, command)
     except RequestError as refusal:  # expected: the peer asked for what it cannot have
         return command.reply(refusal.code, remark=str(refusal))
     except StoreError as error:  # files of one queue are not as they should be; the text names them

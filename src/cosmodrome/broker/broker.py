@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Iterator, Sequence
@@ -10,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
-from cosmodrome.broker.answer import answer, refuse
+from cosmodrome.broker.answer import PROCESSORS, SLAVE_PROCESSORS, answer, refuse
 from cosmodrome.broker.assignments import TopicQueues
 from cosmodrome.broker.clients import Clients
 from cosmodrome.broker.consumer_offsets import ConsumerOffsets
@@ -18,6 +19,7 @@ from cosmodrome.broker.delays import Delays
 from cosmodrome.broker.groups import Groups
 from cosmodrome.broker.hooks import Hooks
 from cosmodrome.broker.long_polls import TAKEN_STEP, HeldPull, LongPolls
+from cosmodrome.broker.metadata_sync import MetadataSync
 from cosmodrome.broker.overload import Overload
 from cosmodrome.broker.pop.polls import ANY_QUEUE, HeldPop, PollKey
 from cosmodrome.broker.pop.pops import Pops
@@ -25,6 +27,7 @@ from cosmodrome.broker.pop.revive import Revives
 from cosmodrome.broker.queue_locks import QueueLocks
 from cosmodrome.broker.redirect import redirect
 from cosmodrome.broker.registration import Registration
+from cosmodrome.broker.replicas import Replicas
 from cosmodrome.broker.request_modes import RequestModes
 from cosmodrome.broker.statistics import SAMPLE_MS, Statistics
 from cosmodrome.broker.tables import SavedTable
@@ -33,7 +36,7 @@ from cosmodrome.broker.topics import TIMER_TOPIC, Topics, check_tables
 from cosmodrome.broker.transactions import Transactions
 from cosmodrome.clock import Clock, SystemClock
 from cosmodrome.codes import RequestCode
-from cosmodrome.config import KIB, BrokerConfig, NetConfig, StoreConfig
+from cosmodrome.config import KIB, BrokerConfig, NetConfig, ReplicationConfig, StoreConfig, check_role
 from cosmodrome.errors import (
     ConfigError,
     FlushTimeout,
@@ -108,15 +111,20 @@ class Broker:
         used: DiskUsed = disk_used,
         *,
         hooks: Sequence[object] = (),
+        replication: ReplicationConfig | None = None,
     ) -> None:
         self._served = Hooks(hooks).around(self._handle) if hooks else self._handle
         self.config = config
+        self.replication = replication or ReplicationConfig()
+        check_role(config, self.replication)
+        self.is_slave = self.replication.is_slave
+        self.processors = SLAVE_PROCESSORS if self.is_slave else PROCESSORS
         self.clock: Clock = clock or SystemClock()
         self._net_config = net_config or NetConfig()
         self.store_config = store_config
         self._root = Path(store_config.store_path_root_dir)
         check_tables(self._root / "config")
-        self.store = MessageStore.open(self._root, store_config, self.clock, self._arrived, used)
+        self.store = MessageStore.open(self._root, store_config, self.clock, self._arrived, used, follows=self.is_slave)
         self.store.on_stall = self._stalled
         self._caller = Caller(config=self._net_config)
         self.max_reply_bytes = self._net_config.max_frame_bytes - 64 * KIB  # the header is in the frame, too
@@ -126,8 +134,17 @@ class Broker:
         self._is_looking = False  # for pulls that may go on
         self._short_polls = 0  # pulls beyond what may be held
         self.registration = Registration(
-            config, self._caller, self.clock, self._registration_body, lambda names: self.topics.mark_orderly(names)
+            config,
+            self._caller,
+            self.clock,
+            self._registration_body,
+            lambda names: self.topics.mark_orderly(names),
+            lambda master: self.replicas.master_found(master),
+            self._conflict_noted,
         )
+        self.replicas = Replicas(config, self.replication, self.store, self.clock, self._caller, self.registration)
+        # Whether an answer waits for anything: the disk, or replicas. A send looks at nothing else.
+        self.promises = self.store.group_commit or self.replicas.is_waited_for
         self._load_tables(self._root / "config")
         self._make_services(self._root / "config")
         self.statistics = Statistics(config.broker_cluster_name, self.clock.steady_ms(), self.topics.is_system)
@@ -176,7 +193,7 @@ class Broker:
             self._put_delivered,
             save_every_ms=store_config.flush_delay_offset_interval,
         )
-        self.timers = Timers(self.store, store_config, self._root, self.clock, self._put_timed)
+        self.timers = Timers(self.store, store_config, self._root, self.clock, self._put_timed, of_slave=self.is_slave)
         self.transactions = Transactions(
             self.store,
             self.offsets,
@@ -187,6 +204,7 @@ class Broker:
             reserved_hours=store_config.file_reserved_time,
             put=self._put_delivered,
             redirect=lambda message: redirect(self, message),
+            durable=lambda end, wait: self.durable(end, wait=wait),
         )
         self.pops = Pops(config, folder, self.clock, self._wake, self._wake_in_steps)
         timeline = self.store.timeline
@@ -226,8 +244,17 @@ class Broker:
         self.address = f"{host}:{port}"
         self.packed_address = pack_host(host, port)
         self.unique_ids = UniqueIds(self.packed_address[:4], os.getpid())
-        await self.registration.start(self.address)
-        log.info("broker %s serves on %s, store in %s", self.config.broker_name, self.address, self._root)
+        ha_host = self.config.broker_ip2 or host
+        await self.registration.start(
+            self.address, f"{ha_host}:{self.replicas.port or self.replicas.wanted_port(port)}"
+        )
+        log.info(
+            "broker %s serves on %s as %s, store in %s",
+            self.config.broker_name,
+            self.address,
+            self.replication.broker_role,
+            self._root,
+        )
 
     async def _listen(self) -> None:
         main, *vip = self._servers
@@ -242,6 +269,14 @@ class Broker:
                 f"{main.port}: choose another listenPort, or set vipListenerEnable=false if no client has "
                 "vipChannelEnabled"
             ) from error
+        try:
+            await self.replicas.start(self.config.bind_address, main.port)
+        except CannotListen as error:
+            await asyncio.gather(*(server.close() for server in self._servers))
+            raise ConfigError(
+                f"cannot listen on {error.host}:{error.port}: {error.reason}; this is the port for slaves: set another "
+                "with haListenPort"
+            ) from error
 
     async def run(self, stop: asyncio.Event) -> None:
         """Keep serving until `stop` is set, then close. A background part that fails ends the broker loudly.
@@ -253,13 +288,10 @@ class Broker:
         async with asyncio.TaskGroup() as tasks:
             flushing = tasks.create_task(self.store.flusher.run())
             parts = (
+                *(tasks.create_task(service) for service in self._services_of_role()),
                 tasks.create_task(self.store.preallocator.run()),
                 tasks.create_task(self.store.cleaner.run()),
                 tasks.create_task(self.store.scrub.run()),
-                tasks.create_task(self.delays.run()),
-                tasks.create_task(self.timers.run()),
-                tasks.create_task(self.transactions.run()),
-                tasks.create_task(self.revives.run()),
                 tasks.create_task(self.registration.run()),
                 tasks.create_task(self._turns("waking held requests", POLL_SWEEP_MS, self._wake_expired)),
                 tasks.create_task(self._turns("looking for silent clients", CLIENT_SCAN_MS, self._watch_clients)),
@@ -275,10 +307,14 @@ class Broker:
                 unsaved += await self._stop_serving()
                 self.store.flusher.stop()
                 await flushing
-                unsaved += await self.delays.save()  # by now what they delivered is on disk
-                self._settle_offsets()
-                unsaved += await self.transactions.save()
-                unsaved += await self.timers.close()
+                await self.replicas.close()
+                if self.is_slave:  # how far its master is was saved when it was taken over
+                    self.timers.pending.close()
+                else:
+                    unsaved += await self.delays.save()  # by now what they delivered is on disk
+                    self._settle_offsets()
+                    unsaved += await self.transactions.save()
+                    unsaved += await self.timers.close()
                 unsaved += self._close_store()
         log.info("broker %s stopped", self.config.broker_name)
         if unsaved:
@@ -286,6 +322,17 @@ class Broker:
                 f"the broker has stopped, but could not save everything: {'; '.join(dict.fromkeys(unsaved))}. The next "
                 "start reads the end of the log and may deliver the last messages again; see to the disk first"
             )
+
+    def _services_of_role(self) -> Iterator[Coroutine[Any, Any, None]]:
+        """What only a master does: deliver what waits for its time. A slave follows its master instead."""
+        if self.is_slave:
+            yield self.replicas.run()
+            yield MetadataSync(self, self._caller).run()
+            return
+        yield self.delays.run()
+        yield self.timers.run()
+        yield self.transactions.run()
+        yield self.revives.run()
 
     def _close_store(self) -> list[str]:
         """Close the store; return what went wrong with its disk, now or before."""
@@ -328,6 +375,8 @@ class Broker:
 
     def check_permission(self, perm: int) -> None:
         """Refuse what `brokerPermission` does not allow."""
+        if perm == Perm.WRITE:
+            self.replicas.check_copies()
         if not self.config.broker_permission & perm:
             what = "sending" if perm == Perm.WRITE else "pulling"
             raise NoPermission(f"the broker[{self.address}] {what} message is forbidden")
@@ -338,13 +387,28 @@ class Broker:
         return self._append_counted(message)
 
     async def put(self, message: StoreMessage) -> Appended:
-        """Store a message of the broker's own making: where its properties send it, and as safely as a sent one."""
+        """Store a message of the broker's own making: where its properties send it, and as safely as a sent one.
+
+        One that is stored, but not on a slave in time, is stored: whoever were told else would put it again.
+        """
+        self.replicas.check_copies()
         appended = self.append(message)
-        if self.store.group_commit:
+        if self.promises:
             wait = props.find(message.properties, Property.WAIT) != "false"
-            if await self.store.durable(appended.end, wait=wait) is not Durability.OK:
+            if await self.durable(appended.end, wait=wait) is Durability.FLUSH_DISK_TIMEOUT:
                 raise FlushTimeout("FLUSH_DISK_TIMEOUT: the disk did not answer in time")
         return appended
+
+    async def durable(self, end: int, *, wait: bool = True) -> Durability:
+        """The promise: return once everything below `end` is on this disk and on as many replicas as configured, or
+        the time for that is up. Both are waited for together; of two that fail, the disk is told."""
+        if not (wait and self.replicas.is_waited_for):
+            return await self.store.durable(end, wait=wait)
+        if not self.store.group_commit:
+            await self.store.durable(end)  # which waits for nothing, and knows if the disk has failed
+            return await self.replicas.replicated(end)
+        disk, replicas = await asyncio.gather(self.store.durable(end), self.replicas.replicated(end))
+        return replicas if disk is Durability.OK else disk
 
     async def arrival(
         self,
@@ -442,13 +506,13 @@ class Broker:
 
     def _handle(self, connection: Connection, command: Command) -> Coroutine[Any, Any, Command]:
         overload, waited_ms, store = self.overload, connection.waited_ms, self.store
-        if waited_ms >= overload.patience_ms or store.is_page_cache_busy or store.group_commit:
+        if waited_ms >= overload.patience_ms or store.is_page_cache_busy or self.promises:
             refusal = overload.refusal(
                 command.code,
                 waited_ms,
                 connection.turn_before_ms,
                 page_cache_busy=store.is_page_cache_busy,
-                sends_waiting=store.flusher.waiters,
+                sends_waiting=store.flusher.waiters + self.replicas.waiters,
             )
             if refusal is not None:
                 overload.note(refusal, self.clock.steady_ms())
@@ -560,7 +624,22 @@ class Broker:
                 yield
 
     def _registration_body(self) -> RegisterBrokerBody:
-        return RegisterBrokerBody(self.topics.data_version, {config.name: config for config in self.topics})
+        version = dataclasses.replace(self.topics.data_version, state_version=self.store.epochs.term)
+        return RegisterBrokerBody(version, {config.name: config for config in self.topics})
+
+    def _conflict_noted(self, conflict: str | None) -> None:
+        """Take no messages while another master of this name, promoted since, lives: they would be lost with it."""
+        if conflict is None:
+            log.warning("no other master of %s any more: messages are taken again", self.config.broker_name)
+            self.store.fence(None)
+            return
+        log.error(
+            "this master of %s is stale, and takes no messages: %s. Stop this broker, and start it again as a slave: "
+            "brokerRole=SLAVE, brokerId=1; what only it has is then kept aside",
+            self.config.broker_name,
+            conflict,
+        )
+        self.store.fence(f"{conflict}; this broker must be started again as its slave")
 
     async def _watch_clock(self) -> None:
         """Notice soon that the machine's clock was set, and remember it."""

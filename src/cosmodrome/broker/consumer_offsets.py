@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +12,8 @@ from cosmodrome.broker.tables import SavedTable
 from cosmodrome.clock import Clock
 from cosmodrome.errors import LimitReached
 from cosmodrome.wire.bodies import ConsumerOffsetsBody
+
+ADOPTED_STEP = 500  # topics of groups, taken over from a master in one step
 
 
 class _Ahead(NamedTuple):
@@ -99,6 +101,20 @@ class ConsumerOffsets(SavedTable):
         """Nobody of the group runs any more: whoever comes next begins at what is committed."""
         self._resets.pop(group, None)
 
+    def adopting(self, table: ConsumerOffsetsBody) -> Iterator[None]:
+        """Take over the offsets of a slave's master, in steps; those that only this broker has stay."""
+        is_changed = False
+        for number, (key, queues) in enumerate(table.offsets.items(), 1):
+            known = self._queues(key)
+            if any(known.get(queue_id) != offset for queue_id, offset in queues.items()):
+                self._count += len(queues.keys() - known.keys())
+                known.update(queues)
+                is_changed = True
+            if number % ADOPTED_STEP == 0:
+                yield
+        if is_changed:
+            self.replaced(table.data_version)
+
     def commit_ahead(self, group: str, topic: str, queue_id: int, offset: int, log_end: int) -> None:
         """Commit, but save it only once everything below `log_end` is on disk (`settle`)."""
         key = f"{topic}@{group}"
@@ -176,6 +192,10 @@ class ConsumerOffsets(SavedTable):
             self.changed()
         if self._ahead:
             self._ahead = {place: ahead for place, ahead in self._ahead.items() if place[0] not in keys}
+
+    def body(self) -> ConsumerOffsetsBody:
+        """All offsets as they are now, those too that may not be saved yet."""
+        return ConsumerOffsetsBody(self.data_version, {key: dict(queues) for key, queues in self._offsets.items()})
 
     def encoded(self) -> bytes:
         return self.snapshot()()

@@ -63,5 +63,16 @@ class DelayOffsets(SavedTable):
             self._waiting = None
             self.changed()
 
+    def adopt(self, table: DelayOffsetsBody) -> None:
+        """Take over how far a slave's master has delivered; the caller knows that its log is here up to then."""
+        offsets = dict(table.offsets)
+        if offsets != self._settled:
+            self._next, self._settled, self._waiting = dict(offsets), offsets, None
+            self.replaced(table.data_version)
+
+    def body(self) -> DelayOffsetsBody:
+        """How far each level is delivered now."""
+        return DelayOffsetsBody(self.data_version, dict(self._next))
+
     def encoded(self) -> bytes:
         return DelayOffsetsBody(self.data_version, self._settled).encode(pretty=True)

@@ -16,6 +16,7 @@ from cosmodrome.numbers import MIN_LONG, parse_int, shown
 from cosmodrome.store.message import StoreMessage
 from cosmodrome.store.message_store import MessageStore
 from cosmodrome.wire import properties as props
+from cosmodrome.wire.bodies import DelayOffsetsBody
 from cosmodrome.wire.record import Record, decode_records
 
 log = logging.getLogger(__name__)
@@ -122,6 +123,15 @@ class Delays:
         return {
             level: (self._offsets.next(level), self._store.max_offset(SCHEDULE_TOPIC, level - 1)) for level in levels
         }
+
+    def body(self) -> DelayOffsetsBody:
+        """How far each level is delivered."""
+        return self._offsets.body()
+
+    async def adopt(self, table: DelayOffsetsBody) -> None:
+        """Take over and save how far a slave's master has delivered."""
+        self._offsets.adopt(table)
+        await self._offsets.saved()
 
     def arrived(self, queue_id: int) -> None:
         """A message came into a queue of SCHEDULE_TOPIC_XXXX."""

@@ -101,6 +101,13 @@ class Groups(SavedTable):
             self.changed()
         return config
 
+    def adopt(self, table: GroupConfigWrapper) -> None:
+        """Take over the groups of a slave's master; those that it does not have are gone."""
+        if table.data_version != self.data_version:
+            self._groups = dict(table.groups)
+            self._forbidden = table.forbidden
+            self.replaced(table.data_version)
+
     def delete(self, name: str) -> None:
         """Delete a group; one that is not there, or no longer, is deleted already."""
         if self._groups.pop(name, None) is not None:

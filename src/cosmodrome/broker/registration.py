@@ -1,6 +1,7 @@
 """Telling the name servers what this broker has: when it starts, whenever a topic changes, and every 30 s.
 
-Their answers say which topics are orderly, and to a slave where its master is.
+Their answers say which topics are orderly, to a slave where its master is, and to a master whether another one of its
+name was promoted since: then this one is stale, and must take no messages.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from cosmodrome.clock import Clock, sleep_unless
-from cosmodrome.codes import RequestCode, ResponseCode
+from cosmodrome.codes import Language, RequestCode, ResponseCode
 from cosmodrome.config import BrokerConfig
 from cosmodrome.errors import ClientError, ProtocolError, RequestError
+from cosmodrome.model import MASTER_ID
 from cosmodrome.net.caller import Caller
-from cosmodrome.wire.bodies import KVTable, RegisterBrokerBody
+from cosmodrome.wire.bodies import KVTable, RegisterBrokerBody, decode_route
 from cosmodrome.wire.command import Command
-from cosmodrome.wire.name_server_requests import BrokerHeader, RegisterBroker, RegisterBrokerReply
+from cosmodrome.wire.name_server_requests import BrokerHeader, GetRoute, RegisterBroker, RegisterBrokerReply
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +28,7 @@ COALESCE_MS = 200  # after a change was told, those of this time are told togeth
 MAX_QUIET_MS = 2_000
 ENCODED_AT_ONCE = 2_000  # topics, in some milliseconds
 RETRY_MS = 1_000  # a name server that did not answer is tried again this soon
+SEARCH_MS = 5_000  # a slave that has no master asks this often
 MIN_PERIOD_MS, MAX_PERIOD_MS = 10_000, 60_000
 UNREGISTER_TIMEOUT_MS = 3_000
 ANNOUNCE_TIMEOUT_MS = 3_000
@@ -56,6 +59,8 @@ class Registration:
         clock: Clock,
         body: Callable[[], RegisterBrokerBody],
         on_orderly: Callable[[Iterable[str]], None],
+        on_master: Callable[[Master], None] = lambda _: None,
+        on_conflict: Callable[[str | None], None] = lambda _: None,
     ) -> None:
         self._config = config
         self._caller = caller
@@ -63,7 +68,12 @@ class Registration:
         self._address = ""
         self._body = body
         self._on_orderly = on_orderly
+        self._on_master = on_master
+        self._on_conflict = on_conflict
+        self.ha_address = ""
         self.master: Master | None = None  # of a slave, once a name server has named it
+        self.is_searching: Callable[[], bool] = lambda: False  # whether a slave has no master that it can follow
+        self._conflicts: dict[str, str] = {}  # name server → which other master it holds to
         self._period_ms = min(max(config.register_name_server_period, MIN_PERIOD_MS), MAX_PERIOD_MS)
         self._changed = {name_server: asyncio.Event() for name_server in config.name_servers}
         self._reachable = dict.fromkeys(config.name_servers, True)
@@ -71,9 +81,10 @@ class Registration:
         self._told = dict.fromkeys(config.name_servers, -1)  # the version each name server has
         self._turns = {name_server: asyncio.Lock() for name_server in config.name_servers}
 
-    async def start(self, address: str) -> None:
+    async def start(self, address: str, ha_address: str = "") -> None:
         """Register `address` everywhere once, whatever the outcome; `run` keeps it registered."""
         self._address = address
+        self.ha_address = ha_address or address
         await self.announce()
 
     async def run(self) -> None:
@@ -96,7 +107,7 @@ class Registration:
         changed = self._changed[name_server]
         quiet_until_ms = 0
         while True:
-            wait_ms = self._period_ms if self._reachable[name_server] else RETRY_MS
+            wait_ms = self._wait_ms(name_server)
             await sleep_unless(changed, self._clock, wait_ms)
             is_sign_of_life = not changed.is_set()
             if changed.is_set():
@@ -108,6 +119,12 @@ class Registration:
             # What takes long, since there are so many topics, is done a quarter of the time only.
             now_ms = self._clock.steady_ms()
             quiet_until_ms = max(quiet_until_ms, now_ms + min(3 * (now_ms - began_ms), MAX_QUIET_MS))
+
+    def _wait_ms(self, name_server: str) -> int:
+        if not self._reachable[name_server]:
+            return RETRY_MS
+        is_urgent = name_server in self._conflicts or self.is_searching()
+        return min(self._period_ms, SEARCH_MS) if is_urgent else self._period_ms
 
     async def _tell(self, name_server: str, timeout_ms: int, *, again: bool = False) -> None:
         """Register, unless the name server has heard meanwhile of everything there was to tell."""
@@ -128,7 +145,7 @@ class Registration:
             self._address,
             self._config.broker_cluster_name,
             self._config.broker_id,
-            ha_server_addr=self._address,
+            ha_server_addr=self.ha_address,
             body_crc32=zlib.crc32(body) & 0x7FFFFFFF,
         )
         request = Command.request(RequestCode.REGISTER_BROKER, header, body)
@@ -143,6 +160,8 @@ class Registration:
         self._note(name_server, None)
         try:
             self._learn(RegisterBrokerReply.decode(reply), reply.body)
+            if self._config.broker_id == MASTER_ID:
+                self._note_conflict(name_server, await self._conflict(name_server, reply, timeout_ms))
         except (ProtocolError, RequestError) as error:
             log.warning("answer to the registration not understood: name_server=%s error=%s", name_server, error)
 
@@ -153,8 +172,40 @@ class Registration:
             if master != self.master:
                 log.info("master found: address=%s ha=%s", master.address, master.ha_address)
             self.master = master
+            self._on_master(master)
         if body:
             self._on_orderly(KVTable.decode(body).table)
+
+    async def _conflict(self, name_server: str, reply: Command, timeout_ms: int) -> str | None:
+        """Return which other broker a name server holds to be the master of this name; None if it is this one.
+
+        Ours say so in their answer. Apache's answer a refusal as they answer everything, so they are asked again.
+        """
+        if reply.language == Language.PYTHON:
+            return reply.remark
+        request = Command.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRoute(self._config.broker_name, True))
+        try:
+            route = await self._caller.call(name_server, request, timeout_ms)
+            if route.code != ResponseCode.SUCCESS:  # some names of brokers are no names of topics
+                return None
+            brokers = decode_route(bytes(route.body)).brokers
+        except (ClientError, ProtocolError):
+            return self._conflicts.get(name_server)
+        for broker in brokers:
+            address = broker.addresses.get(MASTER_ID, self._address)
+            if broker.broker_name == self._config.broker_name and address != self._address:
+                return f"{address} is the master of {broker.broker_name}"
+        return None
+
+    def _note_conflict(self, name_server: str, conflict: str | None) -> None:
+        before = next(iter(self._conflicts.values()), None)
+        if conflict:
+            self._conflicts[name_server] = conflict
+        else:
+            self._conflicts.pop(name_server, None)
+        after = next(iter(self._conflicts.values()), None)
+        if before != after:
+            self._on_conflict(after)
 
     def _note(self, name_server: str, problem: str | None) -> None:
         """Log a name server's coming and going, not every round."""

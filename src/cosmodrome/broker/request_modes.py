@@ -39,6 +39,14 @@ class RequestModes(SavedTable):
         self._modes.setdefault(mode.topic, {})[mode.group] = mode
         self.changed()
 
+    def adopt(self, table: RequestModesBody) -> None:
+        """Take over the modes of a slave's master."""
+        modes = {topic: dict(groups) for topic, groups in table.modes.items()}
+        if modes != self._modes:
+            self._modes = modes
+            self._count = sum(map(len, modes.values()))
+            self.changed()
+
     def find(self, topic: str, group: str) -> RequestModeBody:
         """What was set, or the default. Retry topics are always pulled: a client pops them with the topic itself."""
         found = self._modes.get(topic, {}).get(group)

@@ -47,6 +47,11 @@ class SavedTable(ABC):
         self._changes += 1
         self.data_version = self.data_version.next(self._clock.now_ms())
 
+    def replaced(self, version: DataVersion) -> None:
+        """Note that the table is now that of another broker, with its version."""
+        self._changes += 1
+        self.data_version = version
+
     @property
     def unsaved(self) -> bool:
         return self._changes_on_disk < self._changes

@@ -32,6 +32,12 @@ class TimerMetrics(SavedTable):
         self._pending[topic] = (self.pending(topic) + count, self._clock.now_ms())
         self.changed()
 
+    def adopt(self, table: TimerMetricsBody) -> None:
+        """Take over the figures of a slave's master."""
+        if dict(table.pending) != self._pending:
+            self._pending = dict(table.pending)
+            self.replaced(table.data_version)
+
     def clear(self) -> None:
         """Count from 0 again: every pending timer is about to be set once more."""
         self._pending.clear()

@@ -23,10 +23,12 @@ from cosmodrome.store.consume_queues import is_topic
 from cosmodrome.store.message import StoreMessage
 from cosmodrome.store.message_store import MessageStore
 from cosmodrome.store.rot import MessageDamaged
+from cosmodrome.store.timer_checkpoint import TimerCheckpoint
 from cosmodrome.store.timer_log import Unit, delete_files
 from cosmodrome.store.timer_store import MAX_WINDOW_MS, SECOND_MS, Timer, TimerStore
 from cosmodrome.store.timer_wheel import WheelDamaged
 from cosmodrome.wire import properties as props
+from cosmodrome.wire.bodies import TimerMetricsBody
 from cosmodrome.wire.java import java_hash
 from cosmodrome.wire.recall_handle import RecallHandle
 from cosmodrome.wire.record import Record, RecordHead, decode_records, head_at
@@ -107,7 +109,14 @@ class Timers:
     """
 
     def __init__(
-        self, store: MessageStore, config: StoreConfig, root: Path, clock: Clock, put: Callable[[StoreMessage], object]
+        self,
+        store: MessageStore,
+        config: StoreConfig,
+        root: Path,
+        clock: Clock,
+        put: Callable[[StoreMessage], object],
+        *,
+        of_slave: bool = False,
     ) -> None:
         self._store = store
         self._skipping = Skipping("timers", store)
@@ -117,19 +126,36 @@ class Timers:
         reserved_ms = config.file_reserved_time * 3_600_000
         self._window_ms = min(config.timer_roll_window_slot * SECOND_MS, MAX_WINDOW_MS, reserved_ms * 2 // 3)
         self.metrics = TimerMetrics(root / "config" / "timermetrics", clock)
-        self.pending = TimerStore.open(
-            root,
-            config.mapped_file_size_timer_log,
-            store.timeline.now_ms(),
-            store.max_physical_offset,
-            range(store.min_offset(TIMER_TOPIC, _QUEUE), store.max_offset(TIMER_TOPIC, _QUEUE)),
-            self._is_true,
-        )
+        self.pending = TimerStore.of_slave(root, config.mapped_file_size_timer_log) if of_slave else self._opened(root)
         if self.pending.is_replaying:
             self.metrics.clear()
         self._superseded: dict[_Origin, int] | None = None  # while timers are set again: how often each was put back
         self._now_ms = self.pending.read_ms  # the second up to which slots may be emptied; never goes back
         self._aside: asyncio.Future[None] | None = None
+
+    def _opened(self, root: Path) -> TimerStore:
+        store = self._store
+        return TimerStore.open(
+            root,
+            self._config.mapped_file_size_timer_log,
+            store.timeline.now_ms(),
+            store.max_physical_offset,
+            range(store.min_offset(TIMER_TOPIC, _QUEUE), store.max_offset(TIMER_TOPIC, _QUEUE)),
+            self._is_true,
+        )
+
+    # --- at a slave
+
+    async def adopt(self, checkpoint: TimerCheckpoint) -> None:
+        """Take over and save how far a slave's master has delivered."""
+        work = self.pending.adopt(checkpoint)
+        if work is not None:
+            await self._in_thread(work)
+
+    async def adopt_metrics(self, table: TimerMetricsBody) -> None:
+        """Take over and save how many timers wait at a slave's master."""
+        self.metrics.adopt(table)
+        await self.metrics.saved()
 
     # --- taking messages in
 

@@ -197,6 +197,20 @@ class Topics(SavedTable):
             self._on_change()
         return config
 
+    def adopt(self, table: TopicConfigWrapper) -> None:
+        """Take over the topics of a slave's master; those that it does not have are gone."""
+        if table.data_version == self.data_version:
+            return
+        _refuse_others("the master's topics", table.topics.values())
+        for name in [*(self._topics.keys() - table.topics.keys())]:
+            log.info("topic %s deleted: the master has it no more", name)
+        self._topics = dict(table.topics)
+        self._encoded_bytes = sum(map(_encoded_bytes, self._topics.values()))
+        self._open.clear()
+        self._made.clear()
+        self.replaced(table.data_version)
+        self._on_change()
+
     def mark_orderly(self, names: Iterable[str]) -> None:
         """Note that these topics are orderly, as far as they are here; none ceases to be by being left out."""
         for name in names:
@@ -312,12 +326,12 @@ def _read(path: Path, parse: Callable[[bytes], T]) -> T | None:
         return None
 
 
-def _refuse_others(path: Path, topics: Iterable[TopicConfig]) -> None:
+def _refuse_others(where: Path | str, topics: Iterable[TopicConfig]) -> None:
     """Refuse topics whose attributes say that their files, or the lives of their messages, are others than here."""
     refused = [f"topic {topic.name}: {problem}" for topic, name, problem in _problems(topics) if stops_start(name)]
     if refused:
         raise StoreError(
-            f"{path}: {'; '.join(refused)}. Delete the topics with the broker that made them, or take the attributes "
+            f"{where}: {'; '.join(refused)}. Delete the topics with the broker that made them, or take the attributes "
             "out of the file if it was never used"
         )
 

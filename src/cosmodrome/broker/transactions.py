@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from enum import Enum
 from itertools import count
 from typing import NamedTuple, TypeVar, cast
@@ -135,6 +135,7 @@ class Transactions:
         reserved_hours: int,
         put: Callable[[StoreMessage], Appended],
         redirect: Callable[[StoreMessage], None],
+        durable: Callable[[int, bool], Awaitable[Durability]] | None = None,
     ) -> None:
         self._store = store
         self._skipping = Skipping("transactions", store)
@@ -146,6 +147,7 @@ class Transactions:
         self._rules = Rules(config.transaction_time_out, config.transaction_check_max, reserved_hours * _HOUR_MS)
         self._put = put
         self._redirect = redirect
+        self._durable = durable or (lambda end, wait: store.durable(end, wait=wait))
         self._ended: dict[int, _Ended] = {}
         self._turns = count()
         self._unasked: Counter[str] = Counter()  # by group, in this round
@@ -272,7 +274,7 @@ class Transactions:
         last = self._open.find(half.first)
         log_end = self._end(last, record, how) if last is not None else self._end_again(half, record, how)
         wait = props.find(record.properties, Property.WAIT) != "false"
-        if await self._store.durable(log_end, wait=wait) is not Durability.OK:
+        if await self._durable(log_end, wait) is Durability.FLUSH_DISK_TIMEOUT:
             raise FlushTimeout("FLUSH_DISK_TIMEOUT: the disk did not answer in time")
 
     def _end(self, half: Half, record: Record, how: End) -> int:

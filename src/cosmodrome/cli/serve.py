@@ -28,11 +28,14 @@ from cosmodrome.config import (
     DEFAULT_BROKER_PORT,
     DEFAULT_CONSOLE_PORT,
     DEFAULT_NAMESRV_PORT,
+    BadSetting,
     BrokerConfig,
     NameServerConfig,
     NetConfig,
+    ReplicationConfig,
     StoreConfig,
     check_keys,
+    check_role,
     read_properties,
 )
 from cosmodrome.disk import DEFAULT_FILE_MODE, NO_ROOM, use_file_mode
@@ -51,7 +54,7 @@ BROKER_START_SECONDS = 60
 MAX_BROKERS = 26
 DEFAULT_BROKER_NAME = "broker-a"
 DEFAULT_DATA_DIR = "cosmodrome-data"
-_BROKER_CONFIGS = (BrokerConfig, StoreConfig, NetConfig)
+_BROKER_CONFIGS = (BrokerConfig, StoreConfig, NetConfig, ReplicationConfig)
 
 
 @click.command()
@@ -90,6 +93,11 @@ def up(
         {"bind_address": host, "listen_port": broker_port},
         store=None if "storePathRootDir" in properties else str(data / DEFAULT_BROKER_NAME),
     )
+    if setup.replication.is_slave:
+        raise ConfigError(
+            f"{place(properties, 'brokerRole')}brokerRole=SLAVE is refused: the name server that `cosmodrome up` "
+            "starts knows no master. Start `cosmodrome broker` with this file"
+        )
     namesrv_config = NameServerConfig(
         bind_address=setup.broker.bind_address,
         listen_port=namesrv_port,
@@ -245,7 +253,8 @@ async def _broker(setup: _BrokerSetup) -> None:
 
 
 def _properties(
-    config_file: str | None, *configs: type[BrokerConfig | StoreConfig | NameServerConfig | NetConfig]
+    config_file: str | None,
+    *configs: type[BrokerConfig | StoreConfig | NameServerConfig | NetConfig | ReplicationConfig],
 ) -> dict[str, str]:
     if config_file is None:
         return {}
@@ -255,11 +264,12 @@ def _properties(
 
 
 class _BrokerSetup(NamedTuple):
-    """Everything a broker is made of, in the order it takes it."""
+    """Everything a broker is made of."""
 
     broker: BrokerConfig
     store: StoreConfig
     net: NetConfig
+    replication: ReplicationConfig
 
 
 def _broker_setup(properties: dict[str, str], flags: dict[str, Any], *, store: str | None) -> _BrokerSetup:
@@ -271,14 +281,20 @@ def _broker_setup(properties: dict[str, str], flags: dict[str, Any], *, store: s
     store_config = store_config.with_properties(properties)
     if store is not None:
         store_config = dataclasses.replace(store_config, store_path_root_dir=store)
-    return _BrokerSetup(config, store_config, NetConfig().with_properties(properties))
+    replication = ReplicationConfig().with_properties(properties)
+    try:
+        check_role(config, replication)
+    except BadSetting as error:
+        key = error.key if error.key in properties else "brokerRole"
+        raise BadSetting(error.key, place(properties, key) + str(error)) from error
+    return _BrokerSetup(config, store_config, NetConfig().with_properties(properties), replication)
 
 
 def _made(setup: _BrokerSetup) -> Broker:
     hooks = load_hooks()
     tell_memory_faults()
     with _usable(Path(setup.store.store_path_root_dir)):
-        return Broker(*setup, hooks=hooks)
+        return Broker(setup.broker, setup.store, setup.net, hooks=hooks, replication=setup.replication)
 
 
 def _made_name_server(config: NameServerConfig, net: NetConfig) -> NameServer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import zlib
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -31,6 +32,8 @@ from cosmodrome.wire.command import Command
 if TYPE_CHECKING:
     from cosmodrome.nameserver.server import NameServer
 
+log = logging.getLogger(__name__)
+
 Processor = Callable[["NameServer", Connection, Command], Command | Awaitable[Command]]
 
 # All that a peer may change while we run. Nothing that names a file, an address or a limit belongs here.
@@ -56,8 +59,18 @@ async def register_broker(server: NameServer, connection: Connection, command: C
                 registered: Registered = end.value
                 break
             await server.lane.turn()
+    if registered.refusal is not None:
+        log.error("registration refused: broker=%s: %s", registration.broker_name, registered.refusal)
+    if registered.replaced is not None:
+        log.warning(
+            "broker replaced: broker=%s id=%d address=%s before=%s; if both run, stop one of them",
+            registration.broker_name,
+            registration.broker_id,
+            registration.address,
+            registered.replaced,
+        )
     reply = requests.RegisterBrokerReply(registered.master_ha_address, registered.master_address)
-    return command.reply(header=reply, body=_order_topics(server))
+    return command.reply(header=reply, body=_order_topics(server), remark=registered.refusal)
 
 
 def _check_crc(body: bytes, crc: int) -> None:

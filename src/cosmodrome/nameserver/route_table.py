@@ -39,10 +39,15 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """What a slave learns in return: where its master is. Empty for masters and for brokers that were refused."""
+    """What a slave learns in return: where its master is. Empty for masters and for brokers that were refused.
+
+    `refusal` says why a broker was refused, `replaced` which other address had its id until now.
+    """
 
     master_address: str | None = None
     master_ha_address: str | None = None
+    refusal: str | None = None
+    replaced: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +126,16 @@ class RouteTable:
                 del group.brokers[broker_id]
         holder = group.brokers.get(registration.broker_id)
         if holder is not None and _outranks(holder, registration):
-            return Registered()
+            return Registered(refusal=_refusal(holder, registration))
         self._groups[group.name] = group  # from here on the group has a broker
         group.cluster = registration.cluster
         group.acting_master = bool(registration.acting_master)
         group.brokers[registration.broker_id] = self._live(registration, now_ms, connection)
         if _speaks_for(group, registration):
             yield from _take_topics(group, registration, holder)
-        return _master_of(group, registration.broker_id)
+        known = _master_of(group, registration.broker_id)
+        is_taken = holder is not None and holder.address != registration.address
+        return replace(known, replaced=holder.address) if is_taken and holder is not None else known
 
     def _group_for(self, registration: Registration) -> _Group:
         group = self._groups.get(registration.broker_name)
@@ -282,6 +289,14 @@ def _outranks(holder: LiveBroker, newcomer: Registration) -> bool:
     """Whether the holder of an id was elected later than another process that claims it."""
     return (
         holder.address != newcomer.address and holder.data_version.state_version > newcomer.data_version.state_version
+    )
+
+
+def _refusal(holder: LiveBroker, newcomer: Registration) -> str:
+    role = "the master" if newcomer.broker_id == MASTER_ID else f"the broker with id {newcomer.broker_id}"
+    return (
+        f"{holder.address} is {role} of {holder.broker_name} with term {holder.data_version.state_version}, and "
+        f"{newcomer.address} has term {newcomer.data_version.state_version}: it was promoted since"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+from typing import Self
 
 from cosmodrome.config import NetConfig
 from cosmodrome.errors import ConfigError
@@ -28,6 +29,11 @@ class CannotListen(ConfigError):
         self.host = host
         self.port = port
         self.reason = reason
+
+    @classmethod
+    def because(cls, error: OSError, host: str, port: int, advice: str) -> Self:
+        """Return what to raise for the error of a socket."""
+        return cls(host, port, _reason(error, port), advice)
 
 
 def _reason(error: OSError, port: int) -> str:

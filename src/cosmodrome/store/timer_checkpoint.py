@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from cosmodrome import disk
+from cosmodrome.errors import ProtocolError
 from cosmodrome.model import DataVersion
 from cosmodrome.state_file import make_folder
 from cosmodrome.store.mapped_file import sync_directory
@@ -97,6 +98,14 @@ class TimerCheckpoint:
     def _decoded(cls, body: bytes) -> Self:
         read_ms, log_end, queue_offset, _, state, timestamp, counter = _BODY.unpack(body)
         return cls(read_ms, log_end, queue_offset, version=DataVersion(timestamp, counter, state))
+
+    @classmethod
+    def of_master(cls, body: bytes) -> Self:
+        """What a master answers to a slave that asks; ProtocolError if that is no checkpoint."""
+        if len(body) < _BODY.size:
+            raise ProtocolError(f"a timer checkpoint has {_BODY.size} bytes, not {len(body)}")
+        found = cls._decoded(body[: _BODY.size])
+        return dataclasses.replace(found, read_ms=found.read_ms - found.read_ms % _SECOND_MS)
 
     @property
     def _is_plausible(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -52,6 +53,12 @@ def placed(due_ms: int, now_ms: int, window_ms: int) -> Place:
     return Place(now_ms + hop_ms - hop_ms % SECOND_MS, True)
 
 
+def delete_wheel_and_log(root: Path) -> None:
+    """Delete what a timer topic can be read for again."""
+    (root / "timerwheel").unlink(missing_ok=True)
+    shutil.rmtree(root / "timerlog", ignore_errors=True)
+
+
 class TimerStore:
     """Timers by the second in which they are due. Setting one and taking a second's are a few looks, never a search.
 
@@ -94,6 +101,30 @@ class TimerStore:
             store.close()
             raise
         return store
+
+    @classmethod
+    def of_slave(cls, root: Path, file_size: int) -> Self:
+        """Open what a slave has: how far its master is, without wheel and log. Once it is a master, it sets the timers
+        from the timer topic, as after the loss of both; what its master had delivered is left out."""
+        delete_wheel_and_log(root)
+        store = cls(root, file_size)
+        store._saved = TimerCheckpoint.load(store._check_path) or TimerCheckpoint()
+        store.read_ms, store.queue_offset = store._saved.read_ms, store._saved.queue_offset
+        return store
+
+    def adopt(self, checkpoint: TimerCheckpoint) -> Callable[[], None] | None:
+        """What a thread must do so that a slave knows how far its master is; None if that is known already."""
+        log_end = max(checkpoint.log_end, 1)  # behind the end of a log that is not here: all of it is set again
+        current = dataclasses.replace(checkpoint, log_end=log_end, delivered=0)
+        if current == self._saved or checkpoint.read_ms <= 0:
+            return None
+
+        def work() -> None:
+            current.save(self._check_path)
+            self._saved = current
+            self.read_ms, self.queue_offset = current.read_ms, current.queue_offset
+
+        return work
 
     def _open_log(self) -> TimerLog:
         """The log that is there; one whose files cannot be used is set aside."""

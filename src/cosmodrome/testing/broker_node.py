@@ -13,7 +13,7 @@ from pathlib import Path
 from cosmodrome.broker.broker import Broker
 from cosmodrome.client.incoming import received, unpack_body
 from cosmodrome.clock import Clock
-from cosmodrome.config import BrokerConfig, NetConfig, StoreConfig
+from cosmodrome.config import BrokerConfig, NetConfig, ReplicationConfig, StoreConfig
 from cosmodrome.errors import CosmodromeError
 from cosmodrome.model import MessageQueue, ReceivedMessage
 from cosmodrome.testing.kill import copy, cut_off_broker
@@ -35,6 +35,7 @@ class BrokerNode:
         self._config = config
         self._store = dataclasses.replace(store, store_path_root_dir=str(folder))
         self._clock = clock
+        self._replication = ReplicationConfig(ha_listen_port=0)  # the port above the broker's may be another's
         self._ended: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
         self._broker: Broker | None = None
@@ -59,7 +60,9 @@ class BrokerNode:
         """The first start chooses a port, which stays."""
         if self._broker is not None:
             raise ClusterError(f"{self.name} runs already")
-        broker = Broker(self._config, self._store, NET, self._clock, used=lambda _path: 0.0)
+        broker = Broker(
+            self._config, self._store, NET, self._clock, used=lambda _path: 0.0, replication=self._replication
+        )
         await broker.start()
         self._release_port()
         self._broker, self.address = broker, broker.address

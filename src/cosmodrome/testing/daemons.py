@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cosmodrome.broker.broker import Broker
 from cosmodrome.clock import Clock, SystemClock
-from cosmodrome.config import MIB, BrokerConfig, NameServerConfig, NetConfig, StoreConfig
+from cosmodrome.config import MIB, BrokerConfig, NameServerConfig, NetConfig, ReplicationConfig, StoreConfig
 from cosmodrome.nameserver.server import NameServer
 
 # Small files: an index of Apache's size would be sparse, but it is mapped and walked all the same.
@@ -37,12 +37,14 @@ async def running_broker(
     config: BrokerConfig | None = None,
     store: StoreConfig = SMALL_STORE,
     clock: Clock | None = None,
+    replication: ReplicationConfig | None = None,
 ) -> AsyncIterator[Broker]:
     config = config or BrokerConfig(broker_name="broker-a")
     broker = Broker(
         dataclasses.replace(config, namesrv_addr=namesrv, listen_port=0),
         dataclasses.replace(store, store_path_root_dir=str(folder)),
         clock=clock,
+        replication=replication,
     )
     await broker.start()
     async with running(broker.run):

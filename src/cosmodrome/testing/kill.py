@@ -20,6 +20,7 @@ def cut_off_broker(broker: Broker) -> None:
             server._listener.close()
         for connection in list(server.connections):
             connection.abort()
+    broker.replicas.cut_off()
     cut_off(broker._caller)
 
 

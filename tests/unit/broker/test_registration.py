@@ -7,14 +7,14 @@ from typing import cast
 
 import pytest
 
-from cosmodrome.broker.registration import COALESCE_MS, MIN_PERIOD_MS, RETRY_MS, Master, Registration
-from cosmodrome.codes import RequestCode
+from cosmodrome.broker.registration import COALESCE_MS, MIN_PERIOD_MS, RETRY_MS, SEARCH_MS, Master, Registration
+from cosmodrome.codes import Language, RequestCode, ResponseCode
 from cosmodrome.config import BrokerConfig
 from cosmodrome.errors import ConnectionFailed
-from cosmodrome.model import DataVersion, TopicConfig
+from cosmodrome.model import BrokerData, DataVersion, Route, TopicConfig
 from cosmodrome.net.caller import Caller
 from cosmodrome.testing.clock import FakeClock
-from cosmodrome.wire.bodies import KVTable, RegisterBrokerBody
+from cosmodrome.wire.bodies import KVTable, RegisterBrokerBody, encode_route
 from cosmodrome.wire.command import Command
 from cosmodrome.wire.name_server_requests import RegisterBrokerReply
 
@@ -31,6 +31,9 @@ class NameServer:
         self.is_down = False
         self.reply = RegisterBrokerReply()
         self.body = b""
+        self.remark: str | None = None
+        self.language = int(Language.PYTHON)
+        self.route: Route | None = None
 
     async def call(self, address: str, command: Command, _timeout_ms: float) -> Command:
         if command.code == RequestCode.REGISTER_BROKER:
@@ -38,7 +41,13 @@ class NameServer:
         await self.open.wait()
         if self.is_down:
             raise ConnectionFailed(address, "down")
-        return command.reply(header=self.reply, body=self.body)
+        if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            if self.route is None:
+                return command.reply(ResponseCode.TOPIC_NOT_EXIST)
+            return command.reply(body=encode_route(self.route, quoted_keys=True))
+        reply = command.reply(header=self.reply, body=self.body, remark=self.remark)
+        reply.language = self.language
+        return reply
 
 
 class Broker:
@@ -49,12 +58,16 @@ class Broker:
         self._topics: dict[str, TopicConfig] = {}
         config = BrokerConfig(namesrv_addr=NAME_SERVER, register_name_server_period=MIN_PERIOD_MS)
         self.orderly: list[set[str]] = []
+        self.conflicts: list[str | None] = []
+        self.masters: list[Master] = []
         self.registration = Registration(
             config,
             cast(Caller, self.name_server),
             self.clock,
             self._body,
             lambda names: self.orderly.append(set(names)),
+            self.masters.append,
+            self.conflicts.append,
         )
 
     def _body(self) -> RegisterBrokerBody:
@@ -151,6 +164,47 @@ async def test_a_slave_keeps_the_master_it_was_told_of(caplog: pytest.LogCapture
         "master found: address=10.0.0.1:10911 ha=10.0.0.1:10912",
         "master found: address=10.0.0.2:10911 ha=10.0.0.2:10912",
     ]
+
+
+async def test_a_slave_without_a_master_asks_more_often_until_it_has_one() -> None:
+    async with running() as broker:
+        broker.registration.is_searching = lambda: not broker.masters
+        await broker.clock.advance(MIN_PERIOD_MS)  # the wait that was under way
+        heard = len(broker.name_server.topics)
+        await broker.clock.advance(SEARCH_MS)
+        assert len(broker.name_server.topics) == heard + 1
+        broker.name_server.reply = RegisterBrokerReply("10.0.0.1:10912", "10.0.0.1:10911")
+        await broker.clock.advance(SEARCH_MS)
+        assert broker.masters == [Master("10.0.0.1:10911", "10.0.0.1:10912")]
+        heard = len(broker.name_server.topics)
+        await broker.clock.advance(SEARCH_MS)
+        assert len(broker.name_server.topics) == heard
+
+
+async def test_a_master_that_is_stale_hears_it_and_hears_when_that_is_over() -> None:
+    async with running() as broker:
+        broker.name_server.remark = "10.0.0.2:1 is the master of b with term 2"
+        await broker.clock.advance(MIN_PERIOD_MS)
+        assert broker.conflicts == ["10.0.0.2:1 is the master of b with term 2"]
+        await broker.clock.advance(SEARCH_MS)
+        assert len(broker.conflicts) == 1, "once, not in every round"
+        broker.name_server.remark = None
+        await broker.clock.advance(SEARCH_MS)
+        assert broker.conflicts[1:] == [None]
+
+
+async def test_a_master_asks_apaches_name_server_whether_it_was_refused() -> None:
+    async with running() as broker:
+        server, name = broker.name_server, broker.registration._config.broker_name
+        server.language = int(Language.JAVA)
+        await broker.clock.advance(MIN_PERIOD_MS)
+        assert broker.conflicts == [], "it does not know the topic of the broker's name"
+        server.route = Route((), (BrokerData("C", name, {0: "127.0.0.1:10911", 1: "10.0.0.2:1"}),))
+        await broker.clock.advance(MIN_PERIOD_MS)
+        assert broker.conflicts == []
+        server.route = Route((), (BrokerData("C", name, {0: "10.0.0.2:1"}), BrokerData("C", "other", {0: "10.0.0.3:1"})))
+        await broker.clock.advance(MIN_PERIOD_MS)
+        assert broker.conflicts == [f"10.0.0.2:1 is the master of {name}"]
 
 
 async def test_an_answer_that_makes_no_sense_does_not_end_the_registrations(caplog: pytest.LogCaptureFixture) -> None:

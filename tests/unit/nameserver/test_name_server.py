@@ -309,6 +309,19 @@ async def test_lists(peer: Peer) -> None:
         assert names_in(await peer.ask_well(unit)) == []
 
 
+async def test_a_stale_master_is_told_who_was_promoted_since(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
+    def body(term: int) -> bytes:
+        return RegisterBrokerBody(DataVersion(1, 1, term), {}, ()).encode()
+
+    promoted = dataclasses.replace(registration(), broker_addr="10.0.0.2:10911")
+    assert (await peer.ask_well(RequestCode.REGISTER_BROKER, promoted, body(2))).remark is None
+    stale = await peer.ask_well(RequestCode.REGISTER_BROKER, registration(), body(1))
+    assert requests.RegisterBrokerReply.decode(stale) == requests.RegisterBrokerReply()
+    assert stale.remark is not None
+    assert stale.remark.startswith("10.0.0.2:10911 is the master of a with term 2")
+    assert any(line.startswith("registration refused: broker=a: 10.0.0.2:10911 is the master") for line in caplog.messages)
+
+
 async def test_unit_lists_follow_the_flags(peer: Peer) -> None:
     topics = {f"flag{flag}": TopicConfig(f"flag{flag}", sys_flag=flag) for flag in range(4)}
     await peer.ask_well(RequestCode.REGISTER_BROKER, registration(), RegisterBrokerBody(VERSION, topics, ()).encode())

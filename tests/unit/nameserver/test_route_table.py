@@ -210,11 +210,22 @@ def test_a_holder_of_a_higher_state_version_keeps_its_id() -> None:
     routes = table()
     routes.register(broker(address="elected:1", version=DataVersion(5, 5, state_version=3)), NOW)
     late = broker(address="late:1", version=DataVersion(9, 9, state_version=2), carries=topics("T", queues=9))
-    assert routes.register(late, NOW) == Registered()
+    refused = routes.register(late, NOW)
+    assert (refused.master_address, refused.master_ha_address, refused.replaced) == (None, None, None)
+    assert refused.refusal == (
+        "elected:1 is the master of a with term 3, and late:1 has term 2: it was promoted since"
+    )
     assert addresses(routes) == {"elected:1"}
     assert routes.route("T").queues[0].write_queues == 4
     routes.register(broker(address="equal:1", version=DataVersion(1, 1, state_version=3)), NOW)
     assert addresses(routes) == {"equal:1"}
+
+
+def test_who_takes_an_id_from_another_address_hears_from_whom() -> None:
+    routes = table()
+    routes.register(broker(address="old:1"), NOW)
+    assert routes.register(broker(address="old:1"), NOW).replaced is None
+    assert routes.register(broker(address="new:1"), NOW).replaced == "old:1"
 
 
 def test_a_deposed_master_loses_its_old_id_too() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cosmodrome.config import MIB
+from cosmodrome.errors import ProtocolError
 from cosmodrome.store import timer_store
 from cosmodrome.store.timer_checkpoint import TimerCheckpoint
 from cosmodrome.store.timer_log import UNIT_SIZE, Unit
@@ -476,3 +477,45 @@ def test_a_missing_first_file_of_the_log_has_all_timers_set_again(tmp_path: Path
     (tmp_path / "timerlog" / f"{0:020}").unlink()
     store = opened(tmp_path, queue=range(100))
     assert (store.queue_offset, store.replayed_below) == (0, 100)
+
+
+def test_a_slave_that_becomes_master_sets_what_its_master_had_not_delivered(tmp_path: Path) -> None:
+    master = opened(tmp_path / "master")
+    for number, seconds in enumerate([1, 2, 9, 3]):
+        put(master, number, NOW + seconds * SECOND_MS)
+    due(master, NOW + 4 * SECOND_MS)
+    slave = TimerStore.of_slave(tmp_path / "slave", SMALL_FILE)
+    work = slave.adopt(TimerCheckpoint.of_master(master.checkpoint.encoded()))
+    assert work is not None
+    work()
+    assert slave.adopt(TimerCheckpoint.of_master(master.checkpoint.encoded())) is None, "it is known already"
+    assert slave.saved_queue_offset == 4
+    slave.close()
+    promoted = opened(tmp_path / "slave", queue=range(4))
+    assert promoted.is_replaying
+    assert promoted.read_ms == NOW + 4 * SECOND_MS
+    set_again = [number for number, seconds in enumerate([1, 2, 9, 3]) if set_number(promoted, number, seconds)]
+    assert set_again == [2]
+
+
+def set_number(store: TimerStore, number: int, seconds: int) -> bool:
+    return store.set(timer(number, NOW + seconds * SECOND_MS), NOW, WINDOW_MS)
+
+
+def test_a_master_that_becomes_slave_keeps_no_wheel_of_its_own(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    put(store, 0, NOW + 5 * SECOND_MS)
+    save(store)
+    store.close()
+    slave = TimerStore.of_slave(tmp_path, SMALL_FILE)
+    assert slave.needed_from() is None
+    slave.close()
+    again = opened(tmp_path, queue=range(1))
+    assert again.is_replaying
+    put(again, 0, NOW + 5 * SECOND_MS)
+    assert [number for _, number in due(again, NOW + 9 * SECOND_MS)] == [0]
+
+
+def test_a_checkpoint_of_a_master_that_is_cut_short_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="has 56 bytes, not 3"):
+        TimerCheckpoint.of_master(b"abc")

@@ -67,6 +67,18 @@ EXAMPLES: list[tuple[Any, str]] = [
         '"enableActingMaster":false}},"clusterAddrTable":{"C":["b"]}}',
     ),
     (
+        bodies.EpochsBody("C", "b", 0, (bodies.EpochEntry(1, "0f", 0, 70), bodies.EpochEntry(2, "1e", 70, 90)), 90, 10),
+        '{"brokerId":0,"brokerName":"b","clusterName":"C","epochList":[{"endOffset":70,"epoch":1,"id":"0f",'
+        '"startOffset":0},{"endOffset":90,"epoch":2,"id":"1e","startOffset":70}],"maxOffset":90,"minOffset":10}',
+    ),
+    (
+        bodies.HaStatusBody(True, 90, (bodies.SlaveOfMaster("10.0.0.3:5", 80, 10, True, begin=40),)),
+        '{"haClientRuntimeInfo":{"activated":false,"lastReadTimestamp":0,"lastWriteTimestamp":0,"masterAddr":"",'
+        '"masterFlushOffset":0,"maxOffset":0,"transferredByteInSecond":0},"haConnectionInfo":[{"addr":"10.0.0.3:5",'
+        '"diff":10,"inSync":true,"slaveAckOffset":80,"transferFromWhere":40,"transferredByteInSecond":0}],'
+        '"inSyncSlaveNums":1,"master":true,"masterCommitLogMaxOffset":90}',
+    ),
+    (
         bodies.MemberGroup("C", "b", {0: "ip:port", 2: "x:1"}),
         '{"brokerMemberGroup":{"brokerAddrs":{0:"ip:port",2:"x:1"},"brokerName":"b","cluster":"C"}}',
     ),

@@ -89,7 +89,8 @@ def _registering_consumer(broker: Broker, connection: Connection, data: Consumer
     group = broker.groups.find_group(data.group)
     if group is None:
         return  # Apache answers success here too; the client's pull is then told that the group does not exist
-    broker.topics.ensure_retry_topic(group.name, group.retry_queues, data.unit_mode)
+    if not broker.is_slave:  # which gets the topic from its master
+        broker.topics.ensure_retry_topic(group.name, group.retry_queues, data.unit_mode)
     if broker.filters is not None:
         for fault, characters in broker.filters.registering(group.name, data.subscriptions, member.seen_ms):
             if fault is not None:

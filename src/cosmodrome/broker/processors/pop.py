@@ -372,5 +372,5 @@ def _joined(views: list[bytes | memoryview]) -> bytes | memoryview:
 
 async def _durable(broker: Broker, log_end: int) -> None:
     """Whoever gets messages may be sure that the broker will not forget it."""
-    if broker.store.group_commit and await broker.store.durable(log_end) is not Durability.OK:
+    if broker.promises and await broker.durable(log_end) is Durability.FLUSH_DISK_TIMEOUT:
         raise FlushTimeout("FLUSH_DISK_TIMEOUT: the disk did not answer in time; the messages come again")

@@ -36,7 +36,9 @@ _CODES = {
     GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
 _EMPTY_QUEUE = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE)
+_CORRECTED = (*_EMPTY_QUEUE, GetStatus.OFFSET_OVERFLOW_BADLY, GetStatus.OFFSET_TOO_SMALL)  # the offset, by a master
 _NOT_FOUND = ResponseCode.PULL_NOT_FOUND
+_OFFSET_MOVED = ResponseCode.PULL_OFFSET_MOVED
 
 OFFSET_RESET = "OFFSET_RESET"
 MAX_HOLD_MS = 60_000  # clients ask for 15 or 20 s; a dead one must not keep its place for longer than this
@@ -52,7 +54,7 @@ async def pull_message(broker: Broker, connection: Connection, command: Command)
     if expression is not None and len(expression) > LONG_EXPRESSION:
         await prepare(broker.lane, expression, request.expression_type)
     wanted = _wanted(broker, request, group)
-    if request.sys_flag & PullFlag.COMMIT_OFFSET and request.commit_offset >= 0:
+    if request.sys_flag & PullFlag.COMMIT_OFFSET and request.commit_offset >= 0 and not broker.is_slave:
         broker.offsets.accept(request.consumer_group, request.topic, request.queue_id, request.commit_offset)
     result = _read(broker, request, request.queue_offset, wanted)
     code = _code(request, result)
@@ -69,6 +71,11 @@ async def pull_message(broker: Broker, connection: Connection, command: Command)
     else:
         broker.statistics.missed()
     header = PullReply(_next_broker(broker, group, result), result.next_offset, result.min_offset, result.max_offset)
+    if broker.is_slave and not broker.replication.offset_check_in_slave and result.status in _CORRECTED:
+        # A slave may be behind, or have begun with its master's last file: the offset may be right all the same.
+        header.next_begin_offset = request.queue_offset
+        if code == _OFFSET_MOVED:
+            code, header.suggest_which_broker_id = ResponseCode.PULL_RETRY_IMMEDIATELY, group.broker_id
     return command.reply(code, header, _body(result), remark=result.status)
 
 

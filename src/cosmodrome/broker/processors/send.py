@@ -32,9 +32,12 @@ log = logging.getLogger(__name__)
 _SUCCESS = int(ResponseCode.SUCCESS)
 _TRANSACTION = SysFlag.TRANSACTION_MASK
 _NO_TRANSACTION = ~_TRANSACTION
-_FLUSH_CODES = {
+# All of them say that the message is stored.
+_STORED_CODES = {
     Durability.OK: _SUCCESS,
     Durability.FLUSH_DISK_TIMEOUT: int(ResponseCode.FLUSH_DISK_TIMEOUT),
+    Durability.SLAVE_NOT_AVAILABLE: int(ResponseCode.SLAVE_NOT_AVAILABLE),
+    Durability.FLUSH_SLAVE_TIMEOUT: int(ResponseCode.FLUSH_SLAVE_TIMEOUT),
 }
 
 # Properties without any of these words need no closer look; "DELAY" is part of other names, too.
@@ -77,7 +80,7 @@ async def send_message(broker: Broker, connection: Connection, command: Command)
         broker.statistics.put(message.topic, message.queue_id, 1, appended.size, broker.store.append_ms)
     else:
         appended = _append_marked(broker, message)
-    code = await _durable(broker, message, appended, properties) if broker.store.group_commit else _SUCCESS
+    code = await _durable(broker, message, appended, properties) if broker.promises else _SUCCESS
     reply = _reply(broker, appended, queue_id, unique_key)
     if not is_plain:
         reply.recall_handle = recall_handle(message, broker.config.broker_name)
@@ -112,7 +115,7 @@ async def _send_batch(
     message = message_from(broker, connection, command, request, topic, queue_id)
     appended = broker.store.append_batch(message, items)
     broker.statistics.put(message.topic, queue_id, len(items), appended.size, broker.store.append_ms)
-    code = await _durable(broker, message, appended, properties) if broker.store.group_commit else _SUCCESS
+    code = await _durable(broker, message, appended, properties) if broker.promises else _SUCCESS
     return command.reply(code, _reply(broker, appended, queue_id, props.find(properties, Property.UNIQ_KEY)))
 
 
@@ -227,12 +230,12 @@ def _with_broker_properties(broker: Broker, properties: str) -> str:
 
 
 async def _durable(broker: Broker, message: StoreMessage, appended: Appended | AppendedBatch, properties: str) -> int:
-    """The promise of SYNC_FLUSH: on disk before the answer, unless the sender does not want to wait for it."""
+    """Wait, unless the sender does not want that, and return the response code."""
     wait = props.find(properties, Property.WAIT) != "false"
     appended_ms = broker.clock.steady_ms()
-    durability = await broker.store.durable(appended.end, wait=wait)
+    durability = await broker.durable(appended.end, wait=wait)  # the promise: disk and replicas, before a deadline
     broker.statistics.put_took(message.topic, message.queue_id, broker.clock.steady_ms() - appended_ms)
-    return _FLUSH_CODES[durability]
+    return _STORED_CODES[durability]
 
 
 def _reply(broker: Broker, appended: Appended | AppendedBatch, queue_id: int, unique_key: str | None) -> SendReply:

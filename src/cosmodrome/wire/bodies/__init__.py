@@ -62,6 +62,13 @@ if TYPE_CHECKING:
         encode_locked,
     )
     from cosmodrome.wire.bodies.registration import RegisterBrokerBody
+    from cosmodrome.wire.bodies.replication import (
+        EpochEntry,
+        EpochsBody,
+        HaStatusBody,
+        MasterOfSlave,
+        SlaveOfMaster,
+    )
     from cosmodrome.wire.bodies.routes import ClusterInfo, MemberGroup, decode_route, encode_route
     from cosmodrome.wire.bodies.stats import BrokerStats, StatsItem
 else:
@@ -90,6 +97,7 @@ else:
                 "TopicStats decode_locked encode_locked"
             ),
             "cosmodrome.wire.bodies.registration": "RegisterBrokerBody",
+            "cosmodrome.wire.bodies.replication": "EpochEntry EpochsBody HaStatusBody MasterOfSlave SlaveOfMaster",
             "cosmodrome.wire.bodies.routes": "ClusterInfo MemberGroup decode_route encode_route",
             "cosmodrome.wire.bodies.stats": "BrokerStats StatsItem",
         },
@@ -118,12 +126,16 @@ __all__ = [
     "ConsumerRunningInfo",
     "ConsumerStatus",
     "DelayOffsetsBody",
+    "EpochEntry",
+    "EpochsBody",
     "GroupConfigBody",
     "GroupConfigWrapper",
     "GroupList",
+    "HaStatusBody",
     "HeartbeatData",
     "KVTable",
     "LockBatch",
+    "MasterOfSlave",
     "MemberGroup",
     "OrderInfo",
     "OrderInfosBody",
@@ -135,6 +147,7 @@ __all__ = [
     "RequestModeBody",
     "RequestModesBody",
     "ResetOffsets",
+    "SlaveOfMaster",
     "StatsItem",
     "TimerMetricsBody",
     "TopicConfigBody",

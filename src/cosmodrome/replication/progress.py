@@ -1,0 +1,179 @@
+"""What each replica has, what is safe because enough of them have it, and who waits for that. Pure.
+
+A replica is one connection of a slave:
+
+    joined ──another joins from its host──► doubted ──its next report──► joined       any of them ──► left
+
+A doubted one may be an old connection of the slave that has just come back: until it reports again, what it reported
+is not counted, for the same disk would be counted twice.
+
+A waiter is one message whose sender waits for copies:
+
+    asked ──► waiting ──enough replicas reported its end──────► OK
+      │          ├─────a replica left, too few are in sync────► SLAVE_NOT_AVAILABLE
+      │          └─────its deadline has passed────────────────► FLUSH_SLAVE_TIMEOUT
+      └──► OK or SLAVE_NOT_AVAILABLE at once
+
+What must hold: each waiter that waits is given out exactly once. Those that wait are in the order of their ends and of
+their deadlines, so whatever wakes some wakes the first of them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+from cosmodrome.store.message import Durability
+
+W = TypeVar("W")
+Woken = list[tuple[W, Durability]]
+
+
+@dataclass(slots=True)
+class _Replica:
+    host: str
+    reported: int
+    is_doubted: bool = False
+
+
+class _Waiting(NamedTuple, Generic[W]):
+    waiter: W
+    end: int
+    deadline_ms: int
+
+
+class Progress(Generic[W]):
+    """The replicas of one log and the waiters for them. `copies` counts the master's own log, too.
+
+    Every method that may wake waiters returns them with their outcomes.
+    """
+
+    def __init__(self, copies: int, max_gap_bytes: int, timeout_ms: int, end: int = 0) -> None:
+        self._others = copies - 1  # that must have a message before it is safe
+        self._max_gap_bytes = max_gap_bytes
+        self._timeout_ms = timeout_ms
+        self._replicas: dict[Hashable, _Replica] = {}
+        self._waiting: deque[_Waiting[W]] = deque()
+        self._nearest = -1  # what `_others` replicas have reported, doubted or not; -1: there are fewer
+        self.end = end
+        self.safe = 0 if self._others else end  # what enough of the replicas that are here now have reported
+
+    @property
+    def copies(self) -> int:
+        """How many logs must have a message before it is safe, the master's own included."""
+        return self._others + 1
+
+    @property
+    def in_sync(self) -> int:
+        """How many logs are at most the allowed gap behind, the master's own included."""
+        least = self.end - self._max_gap_bytes
+        return 1 + sum(replica.reported >= least for replica in self._replicas.values())
+
+    @property
+    def waiting(self) -> int:
+        """How many waiters wait."""
+        return len(self._waiting)
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When the first of those that wait has waited too long."""
+        return self._waiting[0].deadline_ms if self._waiting else None
+
+    def reported(self, replica: Hashable) -> int:
+        """Return what a replica has, as far as it has reported."""
+        return self._replicas[replica].reported
+
+    def is_in_sync(self, replica: Hashable) -> bool:
+        """Return whether a replica is at most the allowed gap behind."""
+        return self._replicas[replica].reported >= self.end - self._max_gap_bytes
+
+    # --- replicas
+
+    def join(self, replica: Hashable, offset: int, host: str = "") -> Woken[W]:
+        """Count a replica that begins at `offset`; others of its host are doubted until they report."""
+        assert replica not in self._replicas, "a connection joins once"
+        for other in self._replicas.values():
+            if host and other.host == host:
+                other.is_doubted = True
+        self._replicas[replica] = _Replica(host, min(offset, self.end))
+        return self._recount()
+
+    def report(self, replica: Hashable, offset: int) -> Woken[W]:
+        """Take a replica's report: it never takes one back, and nobody has more than there is (rocketmq#1155)."""
+        known = self._replicas[replica]
+        offset = min(offset, self.end)
+        if offset <= known.reported and not known.is_doubted:
+            return []
+        known.reported = max(known.reported, offset)
+        known.is_doubted = False
+        return self._recount()
+
+    def leave(self, replica: Hashable) -> Woken[W]:
+        """Forget a replica; nobody waits any longer if too few are left."""
+        if self._replicas.pop(replica, None) is None:
+            return []
+        woken = self._recount()
+        if not self._is_enough(self.end):
+            woken += [(waiting.waiter, Durability.SLAVE_NOT_AVAILABLE) for waiting in self._waiting]
+            self._waiting.clear()
+        return woken
+
+    def _recount(self) -> Woken[W]:
+        others = self._others
+        if not others:
+            return []
+        replicas = self._replicas.values()
+        self._nearest = _largest([replica.reported for replica in replicas], others)
+        self.safe = max(_largest([replica.reported for replica in replicas if not replica.is_doubted], others), 0)
+        return self._wake()
+
+    def _wake(self) -> Woken[W]:
+        waiting, safe, woken = self._waiting, self.safe, []
+        while waiting and waiting[0].end <= safe:
+            woken.append((waiting.popleft().waiter, Durability.OK))
+        return woken
+
+    def _is_enough(self, end: int) -> bool:
+        return not self._others or (self._nearest >= 0 and end - self._nearest <= self._max_gap_bytes)
+
+    # --- the log and those who wait
+
+    def advance(self, end: int) -> None:
+        """Note that the log has grown."""
+        if end > self.end:
+            self.end = end
+            if not self._others:
+                self.safe = end
+
+    def ask(self, waiter: W, end: int, now_ms: int) -> Durability | None:
+        """Return how safe the log is up to `end`, or None: then `waiter` will be given out once, with the answer.
+
+        Who asks for less than one before waits for as much as that one: it was in the log when both asked.
+        """
+        self.advance(end)
+        if end <= self.safe:
+            return Durability.OK
+        if not self._is_enough(self.end):
+            return Durability.SLAVE_NOT_AVAILABLE
+        deadline_ms = now_ms + self._timeout_ms
+        if self._waiting:
+            last = self._waiting[-1]
+            end, deadline_ms = max(end, last.end), max(deadline_ms, last.deadline_ms)
+        self._waiting.append(_Waiting(waiter, end, deadline_ms))
+        return None
+
+    def expire(self, now_ms: int) -> Woken[W]:
+        """Wake those whose deadline has come."""
+        waiting, woken = self._waiting, []
+        while waiting and waiting[0].deadline_ms <= now_ms:
+            woken.append((waiting.popleft().waiter, Durability.FLUSH_SLAVE_TIMEOUT))
+        return woken
+
+
+def _largest(offsets: list[int], place: int) -> int:
+    """Return the offset at a place, 1 for the largest; -1 if there are fewer."""
+    if place > len(offsets):
+        return -1
+    return max(offsets) if place == 1 else sorted(offsets)[-place]
