@@ -7,8 +7,6 @@ import dataclasses
 import errno
 import logging
 import signal
-import string
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +19,7 @@ import click
 from cosmodrome import state_file
 from cosmodrome.broker.broker import Broker
 from cosmodrome.broker.hooks import load_hooks
+from cosmodrome.cli.broker_processes import DEFAULT_BROKER_NAME, FOLLOWS, BrokerProcesses
 from cosmodrome.cli.options import PORT, config_option, host_option, name_server_config_option
 from cosmodrome.cli.output import discard_output
 from cosmodrome.clock import SystemClock
@@ -30,6 +29,7 @@ from cosmodrome.config import (
     DEFAULT_NAMESRV_PORT,
     BadSetting,
     BrokerConfig,
+    BrokerRole,
     NameServerConfig,
     NetConfig,
     ReplicationConfig,
@@ -49,10 +49,8 @@ from cosmodrome.store.memory_faults import tell_memory_faults
 
 log = logging.getLogger(__name__)
 
-BROKER_PORT_STEP = 10  # a broker's neighbours belong to it: two below for old clients, one above for replication
-BROKER_START_SECONDS = 60
 MAX_BROKERS = 26
-DEFAULT_BROKER_NAME = "broker-a"
+MAX_REPLICAS = 2
 DEFAULT_DATA_DIR = "cosmodrome-data"
 _BROKER_CONFIGS = (BrokerConfig, StoreConfig, NetConfig, ReplicationConfig)
 
@@ -69,7 +67,15 @@ _BROKER_CONFIGS = (BrokerConfig, StoreConfig, NetConfig, ReplicationConfig)
     show_default=True,
     help="Kept for the web console, which is not part of this version: nothing is started.",
 )
-@click.option("--brokers", type=click.IntRange(1, MAX_BROKERS), default=1, show_default=True, help="Broker processes.")
+@click.option("--brokers", type=click.IntRange(1, MAX_BROKERS), default=1, show_default=True, help="Masters to start.")
+@click.option(
+    "--replicas",
+    type=click.IntRange(1, None),
+    default=1,
+    show_default=True,
+    help="Copies of each message. With 2, each master has a slave in a process of its own, and answers a send when the "
+    "slave has the message, unless brokerRole in the file of -c says otherwise.",
+)
 @config_option
 def up(
     data_dir: str,
@@ -78,9 +84,15 @@ def up(
     broker_port: int | None,
     console_port: int,
     brokers: int,
+    replicas: int,
     config_file: str | None,
 ) -> None:
     """Start a name server and a broker in one process. Ctrl-C stops both cleanly."""
+    if replicas > MAX_REPLICAS:
+        raise ConfigError(
+            f"--replicas {replicas} is refused: this version elects no masters, which is what more than two copies are "
+            "for. Use --replicas 2 for a master and a slave"
+        )
     properties = _properties(config_file, *_BROKER_CONFIGS)
     if given := properties.get("namesrvAddr"):
         raise ConfigError(
@@ -88,9 +100,12 @@ def up(
             "of its own. Remove the key, or start `cosmodrome broker` with this file"
         )
     data = Path(data_dir)
+    _check_alone(properties, brokers * replicas)
+    role = BrokerRole.SYNC_MASTER if replicas > 1 and "brokerRole" not in properties else None
     setup = _broker_setup(
         properties,
         {"bind_address": host, "listen_port": broker_port},
+        role=role,
         store=None if "storePathRootDir" in properties else str(data / DEFAULT_BROKER_NAME),
     )
     if setup.replication.is_slave:
@@ -103,16 +118,37 @@ def up(
         listen_port=namesrv_port,
         kv_config_path=str(data / "namesrv" / "kvConfig.json"),
     )
-    run(_up(namesrv_config, setup, brokers, data, config_file))
+    if setup.replication.is_slave:
+        raise ConfigError(
+            f"{place(properties, 'brokerRole')}brokerRole=SLAVE is refused: `cosmodrome up` starts masters, and with "
+            "--replicas 2 a slave for each. Remove the key, or start `cosmodrome broker` with this file"
+        )
+    run(_up(namesrv_config, setup, _Processes(brokers, replicas, data, config_file)))
 
 
-async def _up(
-    namesrv_config: NameServerConfig, setup: _BrokerSetup, brokers: int, data: Path, config_file: str | None
-) -> None:
+def _check_alone(properties: dict[str, str], count: int) -> None:
+    """Refuse a file that gives several brokers the same port for slaves."""
+    if count > 1 and properties.get("haListenPort", "-1") not in ("-1", "0"):
+        raise ConfigError(
+            f"{place(properties, 'haListenPort')}haListenPort={properties['haListenPort']} is refused: it would be the "
+            "port of several brokers. Remove the key: each takes the port above its own"
+        )
+
+
+class _Processes(NamedTuple):
+    """The brokers that `up` starts, in all."""
+
+    brokers: int
+    replicas: int
+    data: Path
+    config_file: str | None
+
+
+async def _up(namesrv_config: NameServerConfig, setup: _BrokerSetup, wanted: _Processes) -> None:
     started = time.monotonic()
     use_file_mode(setup.store.file_mode)
     stop = _stop_on_signal()
-    with _usable(data):
+    with _usable(wanted.data):
         name_server = NameServer(namesrv_config, setup.net, SystemClock())
     with _listening("--host or --namesrv-port"):
         await name_server.start()
@@ -123,11 +159,24 @@ async def _up(
         broker = _made(setup)
         with _listening("--host, --broker-port or listenPort in the file of -c"):
             await broker.start()
-        async with _BrokerProcesses(setup.broker, brokers - 1, data, config_file, stop):
-            _echo_open(setup.broker)
-            _say(_ready_text(name_server.address, broker, data, brokers, time.monotonic() - started))
-            async with broker.watchdog.watching():
-                await broker.run(stop)
+        serving_broker = asyncio.create_task(_serve(broker, stop))
+        others = BrokerProcesses(
+            setup.broker,
+            setup.replication.broker_role,
+            brokers=wanted.brokers,
+            replicas=wanted.replicas,
+            data=wanted.data,
+            config_file=wanted.config_file,
+            stop=stop,
+        )
+        try:
+            async with others:
+                _echo_open(setup.broker)
+                _say(_ready_text(name_server.address, broker, wanted, time.monotonic() - started))
+                await serving_broker
+        finally:
+            stop.set()
+            await serving_broker
     finally:
         stop_name_server.set()  # last, so that the brokers could say goodbye
         await serving
@@ -154,13 +203,24 @@ def _echo_open(broker: BrokerConfig) -> None:
         _say(f"listening on every address of this machine; clients connect to {host}: {source}")
 
 
-def _ready_text(name_server: str, broker: Broker, data: Path, brokers: int, seconds: float) -> str:
-    others = f" and {brokers - 1} more" if brokers > 1 else ""
+async def _serve(broker: Broker, stop: asyncio.Event) -> None:
+    """Serve until `stop` is set. A broker that fails stops all others."""
+    try:
+        async with broker.watchdog.watching():
+            await broker.run(stop)
+    finally:
+        stop.set()
+
+
+def _ready_text(name_server: str, broker: Broker, wanted: _Processes, seconds: float) -> str:
+    others = f" and {wanted.brokers - 1} more" if wanted.brokers > 1 else ""
+    if wanted.replicas > 1:
+        others += ", each with a slave" if wanted.brokers > 1 else " with a slave"
     first = f"broker {broker.config.broker_name} on {broker.address}{others}"
     here = "" if name_server == f"127.0.0.1:{DEFAULT_NAMESRV_PORT}" else f" --namesrv {name_server}"
     return "\n".join(
         (
-            f"name server on {name_server}, {first}, data in {data}",
+            f"name server on {name_server}, {first}, data in {wanted.data}",
             f"ready after {seconds:.2f} s; Ctrl-C stops. A first message, from another terminal:",
             f"  cosmodrome send hello 'Hello, world' --tag greeting --key 1{here}",
             f"  cosmodrome tail hello --from earliest --limit 1{here}",
@@ -220,7 +280,13 @@ def _default_kv_config(port: int) -> Path:
 @click.option("--store", type=click.Path(file_okay=False), help="Store folder; one that Apache wrote will do.")
 @host_option
 @click.option("--port", type=PORT, help=f"Port to listen on.  [default: {DEFAULT_BROKER_PORT}]")
-@click.option("--name", help=f"The broker's name.  [default: {DEFAULT_BROKER_NAME}]")
+@click.option(
+    "--name", help=f"The broker's name, which a master and its slaves share.  [default: {DEFAULT_BROKER_NAME}]"
+)
+@click.option("--role", type=click.Choice([*BrokerRole]), help="Master or slave.  [default: ASYNC_MASTER]")
+@click.option(
+    "--id", "broker_id", type=click.IntRange(min=0), help="0 for a master, 1 or more for a slave.  [default: 0]"
+)
 def broker(
     namesrv: str | None,
     config_file: str | None,
@@ -228,10 +294,14 @@ def broker(
     host: str | None,
     port: int | None,
     name: str | None,
+    role: str | None,
+    broker_id: int | None,
 ) -> None:
     """Start a broker. What the command line says wins over the config file."""
     flags = {"namesrv_addr": namesrv, "bind_address": host, "listen_port": port, "broker_name": name}
-    setup = _broker_setup(_properties(config_file, *_BROKER_CONFIGS), flags, store=store)
+    flags["broker_id"] = broker_id
+    properties = _properties(config_file, *_BROKER_CONFIGS)
+    setup = _broker_setup(properties, flags, role=BrokerRole(role) if role is not None else None, store=store)
     if not setup.broker.name_servers:
         raise ConfigError(
             "the broker needs a name server: -n host:port, NAMESRV_ADDR, or namesrvAddr in the config file"
@@ -247,9 +317,19 @@ async def _broker(setup: _BrokerSetup) -> None:
         await serving.start()
     _echo_open(setup.broker)
     _say(f"broker {setup.broker.broker_name} on {serving.address}: ready; Ctrl-C stops")
-    async with serving.watchdog.watching():
-        await serving.run(stop)
+    telling = asyncio.create_task(_tell_following(serving)) if setup.replication.is_slave else None
+    try:
+        await _serve(serving, stop)
+    finally:
+        if telling is not None:
+            telling.cancel()
     _say("stopped")
+
+
+async def _tell_following(slave: Broker) -> None:
+    """Print when a slave has found its master for the first time."""
+    master = await slave.replicas.following()
+    _say(f"slave {slave.config.broker_name}:{slave.config.broker_id} {FOLLOWS} the master at {master}")
 
 
 def _properties(
@@ -272,7 +352,9 @@ class _BrokerSetup(NamedTuple):
     replication: ReplicationConfig
 
 
-def _broker_setup(properties: dict[str, str], flags: dict[str, Any], *, store: str | None) -> _BrokerSetup:
+def _broker_setup(
+    properties: dict[str, str], flags: dict[str, Any], *, role: BrokerRole | None, store: str | None
+) -> _BrokerSetup:
     """Defaults ← file ← flags."""
     given = {key: value for key, value in flags.items() if value is not None}
     config = BrokerConfig(broker_name=DEFAULT_BROKER_NAME).with_properties(properties)
@@ -282,6 +364,8 @@ def _broker_setup(properties: dict[str, str], flags: dict[str, Any], *, store: s
     if store is not None:
         store_config = dataclasses.replace(store_config, store_path_root_dir=store)
     replication = ReplicationConfig().with_properties(properties)
+    if role is not None:
+        replication = dataclasses.replace(replication, broker_role=role)
     try:
         check_role(config, replication)
     except BadSetting as error:
@@ -352,68 +436,3 @@ def _stop_on_signal() -> asyncio.Event:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal)
     return stop
-
-
-class _BrokerProcesses:
-    """The brokers of `up --brokers N` beyond the first: one process each, so that each has a core of its own."""
-
-    def __init__(
-        self, first: BrokerConfig, count: int, data: Path, config_file: str | None, stop: asyncio.Event
-    ) -> None:
-        self._first = first
-        self._count = count
-        self._data = data
-        self._config_file = config_file
-        self._stop = stop
-        self._watching: list[asyncio.Task[None]] = []
-        self._processes: list[asyncio.subprocess.Process] = []
-
-    async def __aenter__(self) -> None:
-        try:
-            for index, name in enumerate(_other_names(self._first.broker_name)[: self._count], 1):
-                await self._start(index, name)
-        except BaseException:
-            await self.__aexit__()
-            raise
-
-    async def _start(self, index: int, name: str) -> None:
-        first_port = self._first.listen_port
-        port = first_port + index * BROKER_PORT_STEP if first_port else 0
-        arguments = ["broker", "-n", self._first.namesrv_addr, "--name", name, "--port", str(port)]
-        arguments += ["--host", self._first.bind_address, "--store", str(self._data / name)]
-        if self._config_file is not None:
-            arguments += ["-c", self._config_file]
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "cosmodrome", *arguments, stdout=asyncio.subprocess.PIPE, start_new_session=True
-        )
-        self._processes.append(process)
-        await _wait_ready(process, name)
-        self._watching.append(asyncio.create_task(self._watch(process, name)))
-
-    async def _watch(self, process: asyncio.subprocess.Process, name: str) -> None:
-        code = await process.wait()
-        if not self._stop.is_set():
-            log.error("%s ended with code %d; stopping", name, code)
-            self._stop.set()
-
-    async def __aexit__(self, *_error: object) -> None:
-        for process in self._processes:
-            if process.returncode is None:
-                process.terminate()
-        await asyncio.gather(*(process.wait() for process in self._processes), *self._watching)
-
-
-def _other_names(first: str) -> list[str]:
-    """Names for brokers beside the first, whose own the config file may have chosen. Its folder is broker-a, always."""
-    names = [f"broker-{letter}" for letter in (*string.ascii_lowercase[1:], "aa")]
-    return [name for name in names if name != first]
-
-
-async def _wait_ready(process: asyncio.subprocess.Process, name: str) -> None:
-    assert process.stdout is not None
-    try:
-        line = await asyncio.wait_for(process.stdout.readline(), BROKER_START_SECONDS)
-    except TimeoutError:
-        line = b""
-    if b"ready" not in line:
-        raise ConfigError(f"{name} did not start; its messages are above")

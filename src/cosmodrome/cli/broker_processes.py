@@ -1,0 +1,132 @@
+"""The broker processes that `cosmodrome up` starts beside its own: more brokers, and a slave for each."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import string
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from cosmodrome.config import BrokerConfig, BrokerRole
+from cosmodrome.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+BROKER_PORT_STEP = 10  # a broker's neighbours belong to it: two below for old clients, one above for replication
+SLAVE_PORT_STEP = 5  # from a master to its slave, whose neighbours belong to it as well
+START_SECONDS = 60
+FOLLOWS = "follows"  # the word of the line in which a slave says that it has found its master
+
+
+class BrokerProcesses:
+    """The brokers of `up --brokers N --replicas M` beyond the first: one process each, so that each has a core.
+
+    A process ends when the block does: masters first, so that their slaves have all that the masters took.
+    """
+
+    def __init__(
+        self,
+        first: BrokerConfig,
+        role: BrokerRole,
+        *,
+        brokers: int,
+        replicas: int,
+        data: Path,
+        config_file: str | None,
+        stop: asyncio.Event,
+    ) -> None:
+        self._first = first
+        self._role = role
+        self._brokers = brokers
+        self._has_slaves = replicas > 1
+        self._data = data
+        self._config_file = config_file
+        self._stop = stop
+        self._watching: list[asyncio.Task[None]] = []
+        self._masters: list[asyncio.subprocess.Process] = []
+        self._slaves: list[asyncio.subprocess.Process] = []
+
+    async def __aenter__(self) -> None:
+        try:
+            for index, name in enumerate(_other_names(self._first.broker_name, self._brokers - 1), 1):
+                await self._start(name, name, self._role, self._port(index * BROKER_PORT_STEP))
+            if self._has_slaves:
+                for index, name in enumerate(self._names()):
+                    port = self._port(index * BROKER_PORT_STEP + SLAVE_PORT_STEP)
+                    await self._start(name, f"{self._folder(index)}-slave", BrokerRole.SLAVE, port)
+        except BaseException:
+            await self.__aexit__()
+            raise
+
+    def _names(self) -> Iterator[str]:
+        yield self._first.broker_name
+        yield from _other_names(self._first.broker_name, self._brokers - 1)
+
+    def _folder(self, index: int) -> str:
+        """Return the name of a master's folder; the first one's is broker-a, whatever the broker is called."""
+        return [DEFAULT_BROKER_NAME, *_other_names(self._first.broker_name, self._brokers - 1)][index]
+
+    def _port(self, step: int) -> int:
+        return self._first.listen_port + step if self._first.listen_port else 0
+
+    async def _start(self, name: str, folder: str, role: BrokerRole, port: int) -> None:
+        is_slave = role is BrokerRole.SLAVE
+        arguments = ["broker", "-n", self._first.namesrv_addr, "--name", name, "--port", str(port)]
+        arguments += ["--role", role, "--id", "1" if is_slave else "0"]
+        arguments += ["--host", self._first.bind_address, "--store", str(self._data / folder)]
+        if self._config_file is not None:
+            arguments += ["-c", self._config_file]
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "cosmodrome", *arguments, stdout=asyncio.subprocess.PIPE, start_new_session=True
+        )
+        (self._slaves if is_slave else self._masters).append(process)
+        who = f"the slave of {name}" if is_slave else name
+        await _wait_for(process, "ready", who)
+        if is_slave:
+            await _wait_for(process, FOLLOWS, who)
+        self._watching.append(asyncio.create_task(self._watch(process, who, is_slave=is_slave)))
+
+    async def _watch(self, process: asyncio.subprocess.Process, who: str, *, is_slave: bool) -> None:
+        assert process.stdout is not None
+        while await process.stdout.readline():  # else a full pipe would keep it from ending
+            pass
+        code = await process.wait()
+        if self._stop.is_set():
+            return
+        if is_slave:  # its master goes on, and says in each answer what that is worth
+            log.error("%s ended with code %d; start `cosmodrome up` again to have it back", who, code)
+            return
+        log.error("%s ended with code %d; stopping", who, code)
+        self._stop.set()
+
+    async def __aexit__(self, *_error: object) -> None:
+        for processes in (self._masters, self._slaves):
+            for process in processes:
+                if process.returncode is None:
+                    process.terminate()
+            await asyncio.gather(*(process.wait() for process in processes))
+        await asyncio.gather(*self._watching)
+
+
+DEFAULT_BROKER_NAME = "broker-a"
+
+
+def _other_names(first: str, count: int) -> list[str]:
+    """Return names for brokers beside the first, whose own the config file may have chosen."""
+    names = [f"broker-{letter}" for letter in (*string.ascii_lowercase[1:], "aa")]
+    return [name for name in names if name != first][:count]
+
+
+async def _wait_for(process: asyncio.subprocess.Process, word: str, who: str) -> None:
+    """Return when the process says a line with `word`; ConfigError if it ends, or does not say so in time."""
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(START_SECONDS):
+            while line := await process.stdout.readline():
+                if word.encode() in line:
+                    return
+    except TimeoutError:
+        pass
+    raise ConfigError(f"{who} did not start; its messages are above")
