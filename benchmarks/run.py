@@ -31,7 +31,15 @@ from benchmarks.measure import (
     measure_start,
 )
 from benchmarks.profiling import profile
-from benchmarks.targets import Target, machine_busy_s, start_apache, start_ours, why_no_apache
+from benchmarks.targets import (
+    Target,
+    machine_busy_s,
+    start_apache,
+    start_apache_pair,
+    start_our_pair,
+    start_ours,
+    why_no_apache,
+)
 from benchmarks.workloads import QUEUES, WORKLOADS, Workload
 from cosmodrome.errors import ConfigError
 from cosmodrome.spark.sessions import require_spark
@@ -40,11 +48,13 @@ from interop.setup import SERVER_VERSIONS
 
 NO_APACHE = "none"
 SPARK = "spark"
+REPLICATION = "replication"
 RESULTS_FILE = "bench.json"
 CLIENT_TOPIC = "bench-clients"
 CLIENT_MESSAGES = 100_000
 QUIET_CORES = 0.2  # what others may use before figures suffer
 QUIET_SAMPLE_S = 2.0
+REPLICATED = ("send", "pipelined", "batch")
 SLUGS = tuple(workload.slug for workload in WORKLOADS)
 
 Rows = list[list[Figure]]  # one list per workload: ours first, then Apache's if it ran
@@ -60,7 +70,12 @@ Rows = list[list[Figure]]  # one list per workload: ours first, then Apache's if
     show_default=True,
     help="Version of Apache's broker to run beside ours; its jars come from Maven Central.",
 )
-@click.option("--only", type=click.Choice([*SLUGS, SPARK]), multiple=True, help="Only this; may be given again.")
+@click.option(
+    "--only",
+    type=click.Choice([*SLUGS, REPLICATION, SPARK]),
+    multiple=True,
+    help="Only this; may be given again. replication is measured only so: masters with slaves beside one without.",
+)
 @click.option("--spark/--no-spark", default=True, help="Measure Spark too, where it and Java are.  [default: yes]")
 @click.option("--profile", "profiled", type=click.Choice(SLUGS), help="Instead, show where our broker's time goes.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="json also writes a file.")
@@ -89,6 +104,8 @@ def main(
                 figures: dict[str, object] = {"python": platform.python_version(), "seconds": effort.seconds}
                 if not only or workloads:
                     figures |= run(console, workloads, apache, Path(home), effort, whole=not only)
+                if REPLICATION in only:
+                    figures |= run_replication(console, apache, Path(home), effort)
                 if SPARK in only or (spark and not only):
                     figures |= run_spark(console, Path(home), smoke=smoke)
                 if output == "json":
@@ -127,6 +144,40 @@ def run(
     if disturbed > QUIET_CORES and not smoke:
         console.print(f"[yellow]Not a quiet machine: others kept up to {disturbed:.1f} cores busy meanwhile.[/]")
     return figures | {"load": [figure.to_json() for row in rows for figure in row]}
+
+
+def run_replication(console: Console, apache: str, home: Path, effort: Effort) -> dict[str, object]:
+    """Measure sends to a master with a slave, ours and Apache's, beside a single broker of ours."""
+    rows: Rows = []
+    with ExitStack() as stack:
+        targets = [start_ours(home / "single", stack)]
+        targets += [start_our_pair(home / role, stack, role) for role in ("ASYNC_MASTER", "SYNC_MASTER")]
+        if apache != NO_APACHE:
+            reason = why_no_apache(apache)
+            if reason is None:
+                targets.append(start_apache_pair(apache, home / "apache", stack, "SYNC_MASTER"))
+            else:
+                console.print(f"Apache's brokers are not measured: {reason}", highlight=False)
+        for number, workload in enumerate(one for one in WORKLOADS if one.slug in REPLICATED):
+            row = measure(targets, workload, effort, cold=number == 0)
+            console.print(f"{workload.title}: " + "; ".join(map(summary, row)), highlight=False)
+            rows.append(row)
+    console.print(replication_table(rows))
+    return {"replication": [figure.to_json() for row in rows for figure in row]}
+
+
+def replication_table(rows: Rows) -> Table:
+    """One line for each master; the ratio is to Apache's SYNC_MASTER."""
+    table = Table("path", title="masters with a slave, the best round of each", title_justify="left")
+    for heading in ("master", "/s", "CPU µs", "p50 / p99 ms", "ratio /s"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        apaches = next((figure for figure in row if figure.target.startswith("Apache")), None)
+        for figure in row:
+            ratio = "" if apaches in (None, figure) else f"{figure.per_second / apaches.per_second:.2f}"
+            title = figure.workload.title if figure is row[0] else ""
+            table.add_row(title, figure.target, *figure_cells(figure), ratio)
+    return table
 
 
 def run_clients(home: Path, *, smoke: bool) -> list[ClientFigure]:

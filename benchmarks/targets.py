@@ -6,7 +6,7 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from interop.setup import Build, SetupError
 RECEIVE_BYTES = 64 * 1024
 STORED_TIMEOUT_S = 10
 STORED_INTERVAL_S = 0.05
+SLAVE_TIMEOUT_S = 60
 OUR_BROKER = "bench-broker"
 OUR_COMMAND = (sys.executable, "-m", "cosmodrome.cli.main")
 # A broker as it is meant to run: all of the compiler, and room for its threads.
@@ -113,11 +114,13 @@ def resident_bytes(pid: int) -> int:
 class OurBroker(Child):
     """`cosmodrome broker`, registered once constructed. `command` may wrap it, for a profile."""
 
-    def __init__(self, namesrv: str, home: Path, command: Sequence[str] = OUR_COMMAND) -> None:
+    def __init__(
+        self, namesrv: str, home: Path, command: Sequence[str] = OUR_COMMAND, more: Sequence[str] = ()
+    ) -> None:
         home.mkdir(parents=True, exist_ok=True)
         port = free_port(before=2, after=1)
         self.address = f"{HOST}:{port}"
-        words = ["broker", "-n", namesrv, "--name", OUR_BROKER, "--host", HOST, "--port", str(port)]
+        words = ["broker", "-n", namesrv, "--name", OUR_BROKER, "--host", HOST, "--port", str(port), *more]
         super().__init__("cosmodrome broker", [*command, *words, "--store", str(home / "store")], home / "stderr.log")
         started_or_stopped(self, lambda: wait_registered(self, namesrv, OUR_BROKER))
 
@@ -126,6 +129,15 @@ def start_ours(home: Path, stack: ExitStack, command: Sequence[str] = OUR_COMMAN
     namesrv = stack.enter_context(CosmodromeNameServer(home / "namesrv"))
     broker = stack.enter_context(OurBroker(namesrv.address, home / "broker", command))
     return Target("Cosmodrome", broker.address, namesrv.address, broker, OUR_WARM_UP_S)
+
+
+def start_our_pair(home: Path, stack: ExitStack, role: str) -> Target:
+    """A master of this role and a slave that follows it; the target is the master."""
+    namesrv = stack.enter_context(CosmodromeNameServer(home / "namesrv"))
+    master = stack.enter_context(OurBroker(namesrv.address, home / "master", more=("--role", role)))
+    slave = stack.enter_context(OurBroker(namesrv.address, home / "slave", more=("--role", "SLAVE", "--id", "1")))
+    slave.wait_line("follows", SLAVE_TIMEOUT_S)
+    return Target(f"Cosmodrome {role}", master.address, namesrv.address, master, OUR_WARM_UP_S)
 
 
 def why_no_apache(version: str) -> str | None:
@@ -141,16 +153,40 @@ def why_no_apache(version: str) -> str | None:
 
 def start_apache(version: str, home: Path, stack: ExitStack) -> Target:
     """Apache's broker with the file sizes of its own defaults, which are ours too."""
+    # Killed in the end: they take ten seconds to stop in good order, and nothing reads what they leave behind.
+    namesrv = ApacheNameServer(version, home / "namesrv")
+    stack.callback(namesrv.kill)
+    broker = _start_apache_broker(version, namesrv.address, home / "broker", stack)
+    return Target(f"Apache {version}", broker.address, namesrv.address, broker, APACHE_WARM_UP_S)
+
+
+def start_apache_pair(version: str, home: Path, stack: ExitStack, role: str) -> Target:
+    """Apache's master of this role and its slave; the target is the master."""
+    namesrv = ApacheNameServer(version, home / "namesrv")
+    stack.callback(namesrv.kill)
+    roles: dict[str, object] = {"brokerRole": role}
+    if version.startswith("5."):
+        roles["inSyncReplicas"] = 2  # else a SYNC_MASTER of Apache 5 waits for nobody
+    master = _start_apache_broker(version, namesrv.address, home / "master", stack, roles)
+    slave = {"brokerRole": "SLAVE", "brokerId": 1}
+    _start_apache_broker(version, namesrv.address, home / "slave", stack, slave)
+    return Target(f"Apache {version} {role}", master.address, namesrv.address, master, APACHE_WARM_UP_S)
+
+
+def _start_apache_broker(
+    version: str, namesrv: str, home: Path, stack: ExitStack, more: Mapping[str, object] | None = None
+) -> ApacheBroker:
     files = StoreConfig()
-    sizes = {
+    port = free_port(before=2, after=1)
+    config = {
+        "listenPort": port,
+        "haListenPort": port + 1,
         "mappedFileSizeCommitLog": files.mapped_file_size_commit_log,
         "mappedFileSizeConsumeQueue": files.mapped_file_size_consume_queue,
         "maxHashSlotNum": files.max_hash_slot_num,
         "maxIndexNum": files.max_index_num,
+        **(more or {}),
     }
-    # Killed in the end: they take ten seconds to stop in good order, and nothing reads what they leave behind.
-    namesrv = ApacheNameServer(version, home / "namesrv")
-    stack.callback(namesrv.kill)
-    broker = ApacheBroker(version, namesrv.address, home / "broker", options=APACHE_OPTIONS, extra=sizes)
+    broker = ApacheBroker(version, namesrv, home, OUR_BROKER, options=APACHE_OPTIONS, extra=config)
     stack.callback(broker.kill)
-    return Target(f"Apache {version}", broker.address, namesrv.address, broker, APACHE_WARM_UP_S)
+    return broker
