@@ -46,7 +46,7 @@ from cosmodrome.errors import (
     StoreError,
 )
 from cosmodrome.filter.subscriptions import GroupFilters
-from cosmodrome.model import SCHEDULE_TOPIC, Perm, Property
+from cosmodrome.model import SCHEDULE_TOPIC, Perm, Property, TopicConfig
 from cosmodrome.net.addresses import EVERY_ADDRESS, advertised_host, is_loopback
 from cosmodrome.net.books import Books
 from cosmodrome.net.caller import Caller
@@ -145,6 +145,7 @@ class Broker:
         self.replicas = Replicas(config, self.replication, self.store, self.clock, self._caller, self.registration)
         # Whether an answer waits for anything: the disk, or replicas. A send looks at nothing else.
         self.promises = self.store.group_commit or self.replicas.is_waited_for
+        self.metadata_sync = MetadataSync(self, self._caller)
         self._load_tables(self._root / "config")
         self._make_services(self._root / "config")
         self.statistics = Statistics(config.broker_cluster_name, self.clock.steady_ms(), self.topics.is_system)
@@ -171,6 +172,8 @@ class Broker:
         """What processors look things up in; some of it outlives the broker, in `folder`."""
         config = self.config
         self.topics = Topics(config, folder / "topics.json", self.clock, self.registration.topics_changed)
+        if self.store.was_following and not self.is_slave:
+            self._restore_topics()
         self.groups = Groups(config, folder / "subscriptionGroup.json", self.clock)
         self.offsets = ConsumerOffsets(folder / "consumerOffset.json", self.clock, config.max_consumer_offsets)
         self.request_modes = RequestModes(config, folder / "messageRequestMode.json", self.clock)
@@ -181,6 +184,14 @@ class Broker:
         )
         self.locks = QueueLocks(limit=config.max_queue_locks)
         self.long_polls: LongPolls[Waiter] = LongPolls(config.max_pull_hold, config.max_pull_hold_per_queue)
+
+    def _restore_topics(self) -> None:
+        """Make topics for the queues of a promoted slave that it had no topic of: its master died before it told."""
+        for name in self.store.topics():
+            if self.topics.find_topic(name) is None:
+                count = max(self.store.queues(name), default=0) + 1
+                log.warning("topic restored: topic=%s queues=%d; the old master had told nothing of it", name, count)
+                self.topics.put(TopicConfig(name, count, count))
 
     def _make_services(self, folder: Path) -> None:
         """What delivers messages later, or again."""
@@ -327,7 +338,7 @@ class Broker:
         """What only a master does: deliver what waits for its time. A slave follows its master instead."""
         if self.is_slave:
             yield self.replicas.run()
-            yield MetadataSync(self, self._caller).run()
+            yield self.metadata_sync.run()
             return
         yield self.delays.run()
         yield self.timers.run()
@@ -541,6 +552,8 @@ class Broker:
         return appended
 
     def _arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int) -> None:
+        if self.is_slave:
+            self.metadata_sync.arrived(topic)
         if topic == SCHEDULE_TOPIC:
             self.delays.arrived(queue_id)
         polls = self.long_polls

@@ -7,10 +7,12 @@ that becomes a master so repeats a little, and leaves nothing out.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from cosmodrome.clock import sleep_unless
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.errors import ClientError, ProtocolError, RequestError, StoreError
 from cosmodrome.net.caller import Caller
@@ -35,6 +37,7 @@ log = logging.getLogger(__name__)
 
 FIRST_AFTER_MS = 3_000
 PERIOD_MS = 10_000
+HURRY_MS = 500  # after the log brought a message of a topic that is not known
 CALL_TIMEOUT_MS = 3_000
 LOOK_AT_LOG_MS = 100
 
@@ -58,14 +61,23 @@ class MetadataSync:
         self._held: list[Apply] = []  # what waits until the log is here up to `_held_until`
         self._held_until = 0
         self._problems: dict[str, str] = {}  # part → how it failed last
+        self._unknown = asyncio.Event()
         self.rounds = 0  # in which every part went well
 
     async def run(self) -> None:
-        await self._broker.clock.sleep(FIRST_AFTER_MS)
+        clock = self._broker.clock
+        await clock.sleep(FIRST_AFTER_MS)
         while True:
+            self._unknown.clear()
             if (master := self._broker.registration.master) is not None:
                 await self.round(master.address)
-            await self._broker.clock.sleep(PERIOD_MS)
+            await clock.sleep(HURRY_MS)
+            await sleep_unless(self._unknown, clock, PERIOD_MS - HURRY_MS)
+
+    def arrived(self, topic: str) -> None:
+        """The log brought a message: of a topic that the master has made since, nobody could read it."""
+        if self._broker.topics.find_topic(topic) is None:
+            self._unknown.set()
 
     async def round(self, master: str) -> None:
         """Take over everything once."""

@@ -9,20 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cosmodrome.errors import CosmodromeError, StoreError
-
-
-@dataclass(frozen=True, slots=True)
-class LogEpoch:
-    """The time of one master: its term, its id, and the offset of its first byte."""
-
-    term: int
-    id: str
-    begin: int
-
-
-class LogDiverged(StoreError):
-    """Bytes of a master that do not continue the log of this broker."""
+from cosmodrome.errors import CosmodromeError
+from cosmodrome.store.epochs import LogEpoch as LogEpoch
+from cosmodrome.store.raw_log import LogDiverged as LogDiverged
 
 
 class CannotFollow(CosmodromeError):
