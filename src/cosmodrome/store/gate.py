@@ -26,13 +26,14 @@ class Gate:
         self.failure: str | None = None
         self._full: str | None = None
         self._behind: str | None = None
+        self._fenced: str | None = None
         self.is_busy = False
         self.is_following = False
 
     @property
     def reason(self) -> str | None:
         """Why nothing can be written, or None; a busy disk is no reason."""
-        return self.failure or self._behind or self._full
+        return self.failure or self._fenced or self._behind or self._full
 
     @property
     def is_behind(self) -> bool:
@@ -60,6 +61,10 @@ class Gate:
         if (reason is None) != (self._behind is None):
             log.warning("%s", f"refusing messages: {reason}" if reason else "every message is in its queue again")
         self._behind = reason and _not_available(reason)
+        self._update()
+
+    def set_fenced(self, reason: str | None) -> None:
+        self._fenced = reason and _not_available(reason)
         self._update()
 
     def set_busy(self, busy: bool) -> None:

@@ -97,8 +97,9 @@ class MessageStore:
         self._is_sealing = config.enabled_append_prop_crc
         self._closed = False
         self.on_append: Callable[[], None] | None = None  # messages were appended; others may copy them
-        self.on_flushed: Callable[[], None] | None = None  # more of the log is on disk
+        self.on_safe: Callable[[], None] | None = None  # more of the log is on disk
         self._raw: RawLog | None = None  # while the store follows
+        self.was_following = False  # before this start
         self._checkpoint_lock = threading.Lock()
         self._cuts = 0  # of the log; a checkpoint that was taken before one says too much
         self._recovered_behind = False  # the last start found no room for all entries; nothing was appended since
@@ -239,6 +240,7 @@ class MessageStore:
             self._deleted.fit(start, end)
             if self.epochs.cut_to is not None:
                 self.epochs.cut_done()
+            self.was_following = self.epochs.is_following
             if follows:
                 self.epochs.follow(start, end)
             else:
@@ -466,8 +468,8 @@ class MessageStore:
                 self._enter(end)
             except OSError as error:
                 self._failed_to_enter(error)
-        if self.on_flushed is not None:
-            self.on_flushed()
+        if self.on_safe is not None:
+            self.on_safe()
 
     def _enter(self, end: int) -> None:
         """Enter what the log holds below `end` into queues and index; of a copy, no unfinished record."""
@@ -526,6 +528,10 @@ class MessageStore:
     @property
     def is_follower(self) -> bool:
         return self._raw is not None
+
+    def fence(self, reason: str | None) -> None:
+        """Refuse messages for a reason that is not the disk's: another broker is the master. None: take them again."""
+        self._gate.set_fenced(reason)
 
     def follow(self) -> None:
         """Take no messages any more, but another broker's log. OSError when the disk refuses to note it; then the store
@@ -828,6 +834,22 @@ class MessageStore:
         self._queues.floors = self._floors.floors
         yield from self._queues.deleting_topic(topic)
         self._derived.sums.forget_topic(topic)
+
+    def forget_topic(self, topic: str, below: int) -> None:
+        """Forget what the topic had below that place of the log: a slave's part of what `delete_topic` is at a master.
+
+        Queues stay that have messages behind it: the topic was made anew.
+        """
+        self._deleted.add(topic, max(below, self._deleted.ends.get(topic, 0)))
+        self._queues.delete_older(topic, below)
+        if topic not in self._queues.topics():
+            self._floors.drop_topic(topic)
+            self._queues.floors = self._floors.floors
+            self._derived.sums.forget_topic(topic)
+
+    @property
+    def log_file_size(self) -> int:
+        return self._config.mapped_file_size_commit_log
 
     @property
     def min_physical_offset(self) -> int:
