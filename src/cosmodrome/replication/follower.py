@@ -41,6 +41,11 @@ class EpochTable(Protocol):
         """All epochs, oldest first."""
         ...
 
+    @property
+    def term(self) -> int:
+        """The highest term there ever was here; it stays when the bytes of its epoch are lost."""
+        ...
+
     def adopt(self, epochs: Sequence[LogEpoch], /) -> None:
         """Replace them by those of a master; durable before it returns."""
         ...
@@ -141,7 +146,7 @@ class FollowerSession:
     def _agree(self, master: MasterLog, end: int) -> None:
         sink, epochs = self._sink, list(master.epochs)
         own = list(sink.epochs.list)
-        place = place_to_follow(own, sink.min_physical_offset, end, master)
+        place = place_to_follow(own, sink.epochs.term, sink.min_physical_offset, end, master)
         if place < end:
             log.error(
                 "log cut to follow the master: from=%d to=%d bytes=%d reason=%r",
@@ -315,10 +320,12 @@ class Follower:
 
     async def _connect(self, link: _MasterLink, address: str) -> None:
         host, _, port = address.rpartition(":")
+        if not (host and port.isdecimal() and 0 < int(port) < 65_536):
+            raise ConnectionFailed(address, "this is no address of the form host:port")
         connecting = asyncio.get_running_loop().create_connection(lambda: link, host.strip("[]"), int(port))
         try:
             await self._in_time(connecting, CONNECT_MS, address)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise ConnectionFailed(address, str(error)) from error
 
     async def _answer(self, address: str) -> MasterLog | None:
