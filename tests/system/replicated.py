@@ -138,8 +138,8 @@ class Pair:
                 self.acknowledged[result.msg_id] = body
         return results
 
-    async def max_offset(self, node: Node) -> int:
-        reply = await self.ask(node, Command.request(RequestCode.GET_MAX_OFFSET, QueueHeader(TOPIC, 0)))
+    async def max_offset(self, node: Node, topic: str = TOPIC) -> int:
+        reply = await self.ask(node, Command.request(RequestCode.GET_MAX_OFFSET, QueueHeader(topic, 0)))
         return OffsetReply.decode(reply).offset
 
     async def bodies(self, node: Node) -> list[bytes]:

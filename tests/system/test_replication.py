@@ -12,6 +12,8 @@ from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.errors import ConnectionFailed
 from cosmodrome.model import MessageQueue
 from cosmodrome.wire.command import Command
+from cosmodrome.wire.pop import pop_retry_topic
+from cosmodrome.wire.requests import PopMessage
 from tests.system.daemons import cosmodrome
 from tests.system.replicated import MASTER, NAME, SLAVE, TOPIC, replicated, until
 
@@ -160,6 +162,7 @@ async def test_what_waited_at_the_old_master_is_delivered_by_the_new_one(tmp_pat
         old, new = pair.nodes
         await pair.send(producer, 1)
         await producer.send(Message(TOPIC, b"delivered before", delay_level=1))
+        await producer.send(Message("popped", b"out"))
 
         async def is_delivered() -> bool:
             return await pair.max_offset(old) == 2
@@ -178,6 +181,10 @@ async def test_what_waited_at_the_old_master_is_delivered_by_the_new_one(tmp_pat
             await bank.send_in_transaction(Message(TOPIC, b"half"), lambda _message: TransactionState.UNKNOWN)
             await producer.send(Message(TOPIC, b"delayed", delay_level=2))
             await producer.send(Message(TOPIC, b"timed", delay=timedelta(seconds=8)))
+            popped = await pair.ask(
+                old, Command.request(RequestCode.POP_MESSAGE, PopMessage("g", "popped", -1, 1, 8_000, 0))
+            )
+            assert popped.code == ResponseCode.SUCCESS
             await pair.connected(old)
             old.kill()
             new.stop()
@@ -185,7 +192,8 @@ async def test_what_waited_at_the_old_master_is_delivered_by_the_new_one(tmp_pat
             new.start()
 
             async def is_all_there() -> bool:
-                return {b"half", b"delayed", b"timed"} <= set(await pair.bodies(new))
+                comes_again = await pair.max_offset(new, pop_retry_topic("popped", "g")) == 1
+                return comes_again and {b"half", b"delayed", b"timed"} <= set(await pair.bodies(new))
 
             await until(is_all_there)
         bodies = await pair.bodies(new)

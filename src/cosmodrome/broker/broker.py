@@ -124,7 +124,8 @@ class Broker:
         self.store_config = store_config
         self._root = Path(store_config.store_path_root_dir)
         check_tables(self._root / "config")
-        self.store = MessageStore.open(self._root, store_config, self.clock, self._arrived, used, follows=self.is_slave)
+        arrived = self._arrived_at_slave if self.is_slave else self._arrived
+        self.store = MessageStore.open(self._root, store_config, self.clock, arrived, used, follows=self.is_slave)
         self.store.on_stall = self._stalled
         self._caller = Caller(config=self._net_config)
         self.max_reply_bytes = self._net_config.max_frame_bytes - 64 * KIB  # the header is in the frame, too
@@ -386,7 +387,7 @@ class Broker:
 
     def check_permission(self, perm: int) -> None:
         """Refuse what `brokerPermission` does not allow."""
-        if perm == Perm.WRITE:
+        if self.replicas.least_copies and perm == Perm.WRITE:
             self.replicas.check_copies()
         if not self.config.broker_permission & perm:
             what = "sending" if perm == Perm.WRITE else "pulling"
@@ -402,7 +403,8 @@ class Broker:
 
         One that is stored, but not on a slave in time, is stored: whoever were told else would put it again.
         """
-        self.replicas.check_copies()
+        if self.replicas.least_copies:
+            self.replicas.check_copies()
         appended = self.append(message)
         if self.promises:
             wait = props.find(message.properties, Property.WAIT) != "false"
@@ -552,8 +554,6 @@ class Broker:
         return appended
 
     def _arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int) -> None:
-        if self.is_slave:
-            self.metadata_sync.arrived(topic)
         if topic == SCHEDULE_TOPIC:
             self.delays.arrived(queue_id)
         polls = self.long_polls
@@ -563,6 +563,10 @@ class Broker:
             self._is_looking = True
             self._wake_in_steps(self._looking())
         self.pops.arrived(topic, queue_id, tags_code)
+
+    def _arrived_at_slave(self, topic: str, queue_id: int, next_offset: int, tags_code: int) -> None:
+        self.metadata_sync.arrived(topic)
+        self._arrived(topic, queue_id, next_offset, tags_code)
 
     def _stalled(self) -> None:
         """The loop stood still in an append. What came in meanwhile is read in the next turn, and turned away."""
