@@ -47,7 +47,7 @@ def _report_before_the_log_is_safe(patch: pytest.MonkeyPatch) -> None:
     def take_report(self: FollowerSession, now_ms: int) -> bytes | None:
         if self.state is follower.FollowerState.HOLDING:
             self.state = follower.FollowerState.FOLLOWING
-            return self._report(self._first_report, now_ms)
+            return self._report(self.begins, now_ms)
         return report(self, now_ms)
 
     patch.setattr(FollowerSession, "take_report", take_report)
