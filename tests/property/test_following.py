@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import shutil
 import tempfile
 from pathlib import Path
 from random import Random
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cosmodrome.config import FlushDiskType, StoreConfig
 from cosmodrome.store import MessageStore
 from cosmodrome.store.verification import verify
-from tests.unit.store.following import append_any, check_same, flush, follower, found_by_key, queues_of, ship
-from tests.unit.store.kit import SMALL, crash, kill, message, open_store
+from tests.unit.store.following import append_any, check_same, flush, follower, queues_of, ship
+from tests.unit.store.kit import SMALL, crash, kill, open_store
 
 SYNC, ASYNC = FlushDiskType.SYNC_FLUSH, FlushDiskType.ASYNC_FLUSH
 flushes = st.sampled_from([SYNC, ASYNC])
@@ -81,8 +79,8 @@ def _something_happens(copy: MessageStore, root: Path, config: StoreConfig, rand
 
 
 @settings(max_examples=40, deadline=None)
-@given(seed=seeds, flush_type=flushes, follows=st.booleans())
-def test_a_cut_store_is_one_that_never_had_more(seed: int, flush_type: FlushDiskType, follows: bool) -> None:
+@given(seed=seeds, flush_type=flushes)
+def test_a_cut_store_is_one_that_never_had_more(seed: int, flush_type: FlushDiskType) -> None:
     """Of a log with several files; sometimes the last broker left it open."""
     random, config = Random(seed), config_of(flush_type)
     root = Path(tempfile.mkdtemp(prefix="cut-"))
@@ -103,15 +101,13 @@ def test_a_cut_store_is_one_that_never_had_more(seed: int, flush_type: FlushDisk
         if random.random() < 0.3:
             store.close()
             store = open_store(root / "long", config)
-        if follows:
-            store.follow()
+        store.follow()
         store.truncate_log(end + random.choice((0, 0, random.randrange(90) if end < ends[-1] else 0)))
         flush(store)
         check_same(store, short, number)
-        store = _restarted(store, root / "long", config, random, follows=follows)
+        store = _restarted(store, root / "long", config, random)
         check_same(store, short, number)
-        if follows:
-            store.lead()
+        store.lead()
         short.lead()
         before = queues_of(store)
         for one in (store, short):
@@ -131,9 +127,7 @@ def test_a_cut_store_is_one_that_never_had_more(seed: int, flush_type: FlushDisk
         shutil.rmtree(root)
 
 
-def _restarted(
-    store: MessageStore, root: Path, config: StoreConfig, random: Random, *, follows: bool
-) -> MessageStore:
+def _restarted(store: MessageStore, root: Path, config: StoreConfig, random: Random) -> MessageStore:
     match random.randrange(4):
         case 0:
             return store
@@ -143,4 +137,4 @@ def _restarted(
             kill(store)
         case _:
             crash(store)
-    return MessageStore.open(root, config, store._clock, follows=follows)
+    return MessageStore.open(root, config, store._clock, follows=True)
