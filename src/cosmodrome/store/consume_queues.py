@@ -160,11 +160,14 @@ class ConsumeQueues:
         del self._queues[key]
         self._shortened = [other for other in self._shortened if other is not queue]
         self._names[queue.topic].discard(queue.queue_id)
-        shutil.rmtree(self._path(*key), ignore_errors=True)
+        folder = self._path(*key)
+        if folder.exists():
+            shutil.rmtree(folder)
+            sync_directory(folder.parent)  # else a crash brings back what leads to other messages by then
         if not self._names[queue.topic]:
             del self._names[queue.topic]
             with suppress(OSError):
-                (self.root / check_topic(queue.topic)).rmdir()
+                folder.parent.rmdir()
 
     def refill(self) -> None:
         """Enter again what the log has of queues that lost entries because one of them was damaged."""

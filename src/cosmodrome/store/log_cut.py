@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 
 from cosmodrome.store.checkpoint import Checkpoint, Safe
 from cosmodrome.store.commit_log import CommitLog
@@ -20,7 +21,9 @@ def record_boundary(commit_log: CommitLog, end: int) -> int:
     file = commit_log.file_at(end)
     if file is None or end == file.start or commit_log.head_at(end) is not None or commit_log.is_blank_at(end):
         return end
-    return commit_log.scan(file.start, end, lambda _: None, verify=False)
+    ends = deque([file.start], maxlen=1)
+    commit_log.scan(file.start, end, lambda head: ends.append(head.physical_offset + head.size), verify=False)
+    return ends[0]
 
 
 def keep_aside(commit_log: CommitLog, end: int) -> None:

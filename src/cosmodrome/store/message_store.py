@@ -631,12 +631,15 @@ class MessageStore:
             raise self._cut_failed(error) from error
 
     def truncate_log(self, end: int) -> None:
-        """Cut the log at `end`, or before the record that goes over it; what is cut is kept aside.
+        """Cut a copy's log at `end`, or before the record that goes over it; what is cut is kept aside.
 
         Queues and index say nothing of it any more, and it is gone from the disk, when this returns. A start that finds
         it half done finishes it. StoreError or ServiceNotAvailable when there is no room to keep it; then nothing is
         changed.
         """
+        assert self._raw is not None, (
+            "only a copy is cut: a leader may have given offsets to messages not in queues yet"
+        )
         if end < self._log.start:
             raise StoreError(
                 f"the log begins at {self._log.start} and cannot be cut at {end}: nothing would be left. Move the "
@@ -664,10 +667,10 @@ class MessageStore:
         )
 
     def _cut(self, end: int) -> None:
+        assert self._raw is not None
         self._log.truncate(end)
         self._log.last = -1
-        if self._raw is not None:
-            self._raw.whole_end = end
+        self._raw.whole_end = end
         cut_derived(self._log, self._queues, self._index, self._dispatcher, end)
         self._log.last_timestamp = self._dispatcher.timestamp = self._checkpoint.log_timestamp
         self._deleted.fit(self._log.start, end)

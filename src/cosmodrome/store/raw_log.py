@@ -47,6 +47,8 @@ class RawLog:
                 f"the master sent bytes for offset {offset}, but this log ends at {log.end}; the connection must be "
                 "made again"
             )
+        if offset % log.file_size == 0 and self.has_unfinished:
+            raise _other_size(log, f"a record at {self.whole_end} goes on behind the end of its file")
         file = log.file_to_extend()
         position = offset - file.start
         end = position + len(data)
@@ -84,8 +86,6 @@ class RawLog:
         """The records between `whole_end` and `end`, where the last of them ends, and what is wrong behind that."""
         view, start = file.view[:end], file.start  # what lies behind may be a hole, which is not to be touched
         at = self.whole_end - start
-        if at < 0:
-            return [], 0, _other_size(self._log, f"a record at {self.whole_end} goes on behind the end of its file")
         heads: list[RecordHead] = []
         while at < end:
             try:
