@@ -84,9 +84,9 @@ class MetadataSync:
         try:
             await self._round(master)
         except _Unreachable as error:
-            self._note("its master", str(error))
+            self._note("its tables", str(error))
         else:
-            self._note("its master", None)
+            self._note("its tables", None)
             self.rounds += not self._problems
 
     async def _round(self, master: str) -> None:
@@ -127,7 +127,7 @@ class MetadataSync:
                 log.info("taken over from the master again: %s", what)
         elif problem != before:
             self._problems[what] = problem
-            log.error("cannot take over %s from the master: %s; trying again", what, problem)
+            log.error("cannot take over from the master %s: %s; trying again", what, problem)
 
     async def _ask(self, master: str, code: RequestCode) -> bytes | None:
         """The body of the master's answer; None from an older master, which has no such thing."""
