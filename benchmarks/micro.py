@@ -17,6 +17,7 @@ from functools import partial
 from itertools import cycle, islice, repeat
 from pathlib import Path
 
+from benchmarks.replicating import measure as measure_replication
 from benchmarks.workloads import BATCH, SEND_BODY, MakeRequest, make_batch, make_send, unique_key
 from cosmodrome.broker.answer import answer
 from cosmodrome.broker.broker import Broker
@@ -263,6 +264,16 @@ def bench_broker_batch(bench: Bench) -> None:
     _bench_broker(bench, make_batch(SEND_BODY), BATCH)
 
 
+def bench_replicate(bench: Bench) -> None:
+    """A record of 400 B sent to one slave, of 32 appended in each turn of the loop."""
+    bench.ns_each = measure_replication(bench.size(smoke=64, full=48_000), 32, waits=False)
+
+
+def bench_replicate_and_wait(bench: Bench) -> None:
+    """The same, with a sender of each that waits for the slave."""
+    bench.ns_each = measure_replication(bench.size(smoke=64, full=48_000), 32, waits=True)
+
+
 def _bench_start(bench: Bench, *words: str) -> None:
     """A Python process from its start to its end; its processor time is measured, system calls included."""
     count = bench.size(smoke=1, full=3)
@@ -327,6 +338,8 @@ BENCHMARKS: dict[str, Callable[[Bench], None]] = {
     "broker: a send from read to write, JSON": bench_broker_json,
     "broker: a send from read to write, binary": bench_broker_binary,
     "broker: a message of a batch of 32": bench_broker_batch,
+    "replication: a message to one slave": bench_replicate,
+    "replication: a message to one slave, waited for": bench_replicate_and_wait,
     "start: import cosmodrome": bench_start_import,
     "start: cosmodrome --version": bench_start_version,
     "start: the imports of cosmodrome send": bench_start_send,
@@ -339,6 +352,7 @@ FLOORS = {
     "store: append 256 B with a key": 100_000,
     "store: a record of a batch of 32 × 256 B": 500_000,
     "store: a record of a batch of 32 × 256 B with keys": 500_000,
+    "replication: a message to one slave": 333_334,  # 3 µs
     "start: import cosmodrome": 7,  # 0.15 s
     "start: cosmodrome --version": 5,  # 0.2 s
     "start: the imports of cosmodrome send": 5,

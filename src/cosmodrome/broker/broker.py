@@ -46,7 +46,7 @@ from cosmodrome.errors import (
     StoreError,
 )
 from cosmodrome.filter.subscriptions import GroupFilters
-from cosmodrome.model import SCHEDULE_TOPIC, Perm, Property
+from cosmodrome.model import SCHEDULE_TOPIC, Perm, Property, TopicConfig
 from cosmodrome.net.addresses import EVERY_ADDRESS, advertised_host, is_loopback
 from cosmodrome.net.books import Books
 from cosmodrome.net.caller import Caller
@@ -124,7 +124,8 @@ class Broker:
         self.store_config = store_config
         self._root = Path(store_config.store_path_root_dir)
         check_tables(self._root / "config")
-        self.store = MessageStore.open(self._root, store_config, self.clock, self._arrived, used, follows=self.is_slave)
+        arrived = self._arrived_at_slave if self.is_slave else self._arrived
+        self.store = MessageStore.open(self._root, store_config, self.clock, arrived, used, follows=self.is_slave)
         self.store.on_stall = self._stalled
         self._caller = Caller(config=self._net_config)
         self.max_reply_bytes = self._net_config.max_frame_bytes - 64 * KIB  # the header is in the frame, too
@@ -145,6 +146,7 @@ class Broker:
         self.replicas = Replicas(config, self.replication, self.store, self.clock, self._caller, self.registration)
         # Whether an answer waits for anything: the disk, or replicas. A send looks at nothing else.
         self.promises = self.store.group_commit or self.replicas.is_waited_for
+        self.metadata_sync = MetadataSync(self, self._caller)
         self._load_tables(self._root / "config")
         self._make_services(self._root / "config")
         self.statistics = Statistics(config.broker_cluster_name, self.clock.steady_ms(), self.topics.is_system)
@@ -171,6 +173,8 @@ class Broker:
         """What processors look things up in; some of it outlives the broker, in `folder`."""
         config = self.config
         self.topics = Topics(config, folder / "topics.json", self.clock, self.registration.topics_changed)
+        if self.store.was_following and not self.is_slave:
+            self._restore_topics()
         self.groups = Groups(config, folder / "subscriptionGroup.json", self.clock)
         self.offsets = ConsumerOffsets(folder / "consumerOffset.json", self.clock, config.max_consumer_offsets)
         self.request_modes = RequestModes(config, folder / "messageRequestMode.json", self.clock)
@@ -181,6 +185,14 @@ class Broker:
         )
         self.locks = QueueLocks(limit=config.max_queue_locks)
         self.long_polls: LongPolls[Waiter] = LongPolls(config.max_pull_hold, config.max_pull_hold_per_queue)
+
+    def _restore_topics(self) -> None:
+        """Make topics for the queues of a promoted slave that it had no topic of: its master died before it told."""
+        for name in self.store.topics():
+            if self.topics.find_topic(name) is None:
+                count = max(self.store.queues(name), default=0) + 1
+                log.warning("topic restored: topic=%s queues=%d; the old master had told nothing of it", name, count)
+                self.topics.put(TopicConfig(name, count, count))
 
     def _make_services(self, folder: Path) -> None:
         """What delivers messages later, or again."""
@@ -327,7 +339,7 @@ class Broker:
         """What only a master does: deliver what waits for its time. A slave follows its master instead."""
         if self.is_slave:
             yield self.replicas.run()
-            yield MetadataSync(self, self._caller).run()
+            yield self.metadata_sync.run()
             return
         yield self.delays.run()
         yield self.timers.run()
@@ -375,7 +387,7 @@ class Broker:
 
     def check_permission(self, perm: int) -> None:
         """Refuse what `brokerPermission` does not allow."""
-        if perm == Perm.WRITE:
+        if self.replicas.least_copies and perm == Perm.WRITE:
             self.replicas.check_copies()
         if not self.config.broker_permission & perm:
             what = "sending" if perm == Perm.WRITE else "pulling"
@@ -391,7 +403,8 @@ class Broker:
 
         One that is stored, but not on a slave in time, is stored: whoever were told else would put it again.
         """
-        self.replicas.check_copies()
+        if self.replicas.least_copies:
+            self.replicas.check_copies()
         appended = self.append(message)
         if self.promises:
             wait = props.find(message.properties, Property.WAIT) != "false"
@@ -550,6 +563,10 @@ class Broker:
             self._is_looking = True
             self._wake_in_steps(self._looking())
         self.pops.arrived(topic, queue_id, tags_code)
+
+    def _arrived_at_slave(self, topic: str, queue_id: int, next_offset: int, tags_code: int) -> None:
+        self.metadata_sync.arrived(topic)
+        self._arrived(topic, queue_id, next_offset, tags_code)
 
     def _stalled(self) -> None:
         """The loop stood still in an append. What came in meanwhile is read in the next turn, and turned away."""

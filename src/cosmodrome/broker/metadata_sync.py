@@ -7,10 +7,12 @@ that becomes a master so repeats a little, and leaves nothing out.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from cosmodrome.clock import sleep_unless
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.errors import ClientError, ProtocolError, RequestError, StoreError
 from cosmodrome.net.caller import Caller
@@ -35,6 +37,7 @@ log = logging.getLogger(__name__)
 
 FIRST_AFTER_MS = 3_000
 PERIOD_MS = 10_000
+HURRY_MS = 500  # after the log brought a message of a topic that is not known
 CALL_TIMEOUT_MS = 3_000
 LOOK_AT_LOG_MS = 100
 
@@ -58,23 +61,32 @@ class MetadataSync:
         self._held: list[Apply] = []  # what waits until the log is here up to `_held_until`
         self._held_until = 0
         self._problems: dict[str, str] = {}  # part → how it failed last
+        self._unknown = asyncio.Event()
         self.rounds = 0  # in which every part went well
 
     async def run(self) -> None:
-        await self._broker.clock.sleep(FIRST_AFTER_MS)
+        clock = self._broker.clock
+        await clock.sleep(FIRST_AFTER_MS)
         while True:
+            self._unknown.clear()
             if (master := self._broker.registration.master) is not None:
                 await self.round(master.address)
-            await self._broker.clock.sleep(PERIOD_MS)
+            await clock.sleep(HURRY_MS)
+            await sleep_unless(self._unknown, clock, PERIOD_MS - HURRY_MS)
+
+    def arrived(self, topic: str) -> None:
+        """The log brought a message: of a topic that the master has made since, nobody could read it."""
+        if self._broker.topics.find_topic(topic) is None:
+            self._unknown.set()
 
     async def round(self, master: str) -> None:
         """Take over everything once."""
         try:
             await self._round(master)
         except _Unreachable as error:
-            self._note("its master", str(error))
+            self._note("its tables", str(error))
         else:
-            self._note("its master", None)
+            self._note("its tables", None)
             self.rounds += not self._problems
 
     async def _round(self, master: str) -> None:
@@ -115,7 +127,7 @@ class MetadataSync:
                 log.info("taken over from the master again: %s", what)
         elif problem != before:
             self._problems[what] = problem
-            log.error("cannot take over %s from the master: %s; trying again", what, problem)
+            log.error("cannot take over from the master %s: %s; trying again", what, problem)
 
     async def _ask(self, master: str, code: RequestCode) -> bytes | None:
         """The body of the master's answer; None from an older master, which has no such thing."""

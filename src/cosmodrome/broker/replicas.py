@@ -42,7 +42,7 @@ class Replicas:
         self._registration = registration
         self._leader: Leader | None = None
         self._follower: Follower | None = None
-        self._least_copies = 0  # a SYNC_MASTER with fewer in sync takes nothing
+        self.least_copies = 0  # with fewer in sync, messages are refused; 0: they never are
         self.is_waited_for = False
         self.waiters = 0  # that wait for replicas now
         if replication.is_slave:
@@ -53,7 +53,7 @@ class Replicas:
             store.on_append = self._leader.appended
         if replication.broker_role is BrokerRole.SYNC_MASTER:
             self.is_waited_for = replication.copies > 1
-            self._least_copies = replication.min_in_sync_replicas if replication.min_in_sync_replicas > 1 else 0
+            self.least_copies = replication.min_in_sync_replicas if replication.min_in_sync_replicas > 1 else 0
 
     # --- life
 
@@ -110,12 +110,12 @@ class Replicas:
 
     def check_copies(self) -> None:
         """Refuse a message before it is stored if fewer copies than minInSyncReplicas are in sync."""
-        if self._least_copies and self._leader is not None:
-            copies = self._leader.in_sync_copies()
-            if copies < self._least_copies:
-                raise TooFewCopies(
-                    f"in-sync replicas not enough: {copies} in sync, and minInSyncReplicas is {self._least_copies}"
-                )
+        assert self._leader is not None, "only a master is asked"
+        copies = self._leader.in_sync_copies()
+        if copies < self.least_copies:
+            raise TooFewCopies(
+                f"in-sync replicas not enough: {copies} in sync, and minInSyncReplicas is {self.least_copies}"
+            )
 
     def slaves(self) -> list[SlaveStatus]:
         """The slaves that are connected."""

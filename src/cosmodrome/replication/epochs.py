@@ -9,20 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cosmodrome.errors import CosmodromeError, StoreError
-
-
-@dataclass(frozen=True, slots=True)
-class LogEpoch:
-    """The time of one master: its term, its id, and the offset of its first byte."""
-
-    term: int
-    id: str
-    begin: int
-
-
-class LogDiverged(StoreError):
-    """Bytes of a master that do not continue the log of this broker."""
+from cosmodrome.errors import CosmodromeError
+from cosmodrome.store.epochs import LogEpoch as LogEpoch
+from cosmodrome.store.raw_log import LogDiverged as LogDiverged
 
 
 class CannotFollow(CosmodromeError):
@@ -55,14 +44,15 @@ def _end_of(epochs: Sequence[LogEpoch], place: int, log_end: int) -> int:
     return min(epochs[place + 1].begin, log_end) if place + 1 < len(epochs) else log_end
 
 
-def place_to_follow(own: Sequence[LogEpoch], begin: int, end: int, master: MasterLog) -> int:
+def place_to_follow(own: Sequence[LogEpoch], term: int, begin: int, end: int, master: MasterLog) -> int:
     """Return the offset that a slave must cut its log to before it follows `master`: its end if nothing is to be cut.
 
-    CannotFollow if the master is older than what the slave has followed, or if the slave would lose its whole log.
+    `term` is the highest that the slave ever had, also of an epoch whose bytes it lost since. CannotFollow if the
+    master is older than what the slave has followed, or if the slave would lose its whole log.
     """
     if not master.epochs:
         return end
-    term, its_term = max((epoch.term for epoch in own), default=0), max(epoch.term for epoch in master.epochs)
+    its_term = max(epoch.term for epoch in master.epochs)
     if term > its_term:
         raise CannotFollow(
             f"the master is stale: its term is {its_term}, this log has term {term}; stop that master and start it as "
@@ -70,24 +60,30 @@ def place_to_follow(own: Sequence[LogEpoch], begin: int, end: int, master: Maste
         )
     if begin == end == 0:
         return end
+    if end < master.begin:
+        raise _gone(end, master.begin)
     place = common_end(own, end, master.epochs, master.end)
     if place is None:
         if begin == end:
             return end
         raise CannotFollow(
-            f"the master has another log: none of its {len(master.epochs)} epochs wrote any of this log's bytes "
-            f"{begin} to {end}; {_REMEDY}"
+            f"the master has another log: none of the {len(master.epochs)} epochs that it knows wrote any of "
+            f"this log's bytes {begin} to {end}; {_REMEDY}"
         )
     if place < begin:
         raise CannotFollow(
             f"nothing of this log is the master's: it begins at {begin}, the two part at {place}; {_REMEDY}"
         )
     if place < master.begin:
-        raise CannotFollow(
-            f"the master no longer has what follows: this log continues at {place}, the master's begins at "
-            f"{master.begin}; {_REMEDY}"
-        )
+        raise _gone(place, master.begin)
     return place
+
+
+def _gone(place: int, begin: int) -> CannotFollow:
+    return CannotFollow(
+        f"the master no longer has what follows: this log continues at {place}, the master's begins at {begin}; "
+        f"{_REMEDY}"
+    )
 
 
 _REMEDY = "if it is the right master, stop this slave, move its store folder away and start it empty"

@@ -41,6 +41,11 @@ class EpochTable(Protocol):
         """All epochs, oldest first."""
         ...
 
+    @property
+    def term(self) -> int:
+        """The highest term there ever was here; it stays when the bytes of its epoch are lost."""
+        ...
+
     def adopt(self, epochs: Sequence[LogEpoch], /) -> None:
         """Replace them by those of a master; durable before it returns."""
         ...
@@ -100,7 +105,7 @@ class FollowerStatus:
     state: FollowerState
     reported: int  # -1: nothing on this connection
     is_checked: bool  # against the master's epochs
-    problem: str  # why the last connection ended; empty once bytes have arrived again
+    problem: str  # why the last connection ended; empty once the master was heard again
 
 
 class FollowerSession:
@@ -116,11 +121,11 @@ class FollowerSession:
         self._silence_ms = config.ha_housekeeping_interval
         self._reader = PacketReader()
         self._heard_ms = self._reported_ms = now_ms
-        self._first_report = 0
+        self.begins = 0  # the first report
         self.state = FollowerState.ASKING
         self.reported = -1
         self.is_checked = False
-        self.has_received = False
+        self.was_heard = False  # with something that continues this log
 
     def answered(self, master: MasterLog | None, now_ms: int) -> None:
         """Make this log a beginning of the master's; None: the master tells nothing, and Apache's rules apply."""
@@ -131,17 +136,17 @@ class FollowerSession:
             self._agree(master, end)
             self.is_checked = True
         end = sink.max_physical_offset
-        self._first_report = end
+        self.begins = end
         if end == 0 and self._fetch_history and master is not None and master.end > 0:
             # 0 would ask for the last file only. Byte 0 of a log is the 0 of a size, and needs not be sent.
-            self._first_report = max(master.begin, 1)
+            self.begins = max(master.begin, 1)
         self._heard_ms = now_ms
         self.state = FollowerState.HOLDING
 
     def _agree(self, master: MasterLog, end: int) -> None:
         sink, epochs = self._sink, list(master.epochs)
         own = list(sink.epochs.list)
-        place = place_to_follow(own, sink.min_physical_offset, end, master)
+        place = place_to_follow(own, sink.epochs.term, sink.min_physical_offset, end, master)
         if place < end:
             log.error(
                 "log cut to follow the master: from=%d to=%d bytes=%d reason=%r",
@@ -162,16 +167,16 @@ class FollowerSession:
         while (packet := self._reader.take()) is not None:
             self._heard_ms = now_ms
             self._append(packet.offset, packet.data)
+            self.was_heard = True
 
     def _append(self, offset: int, data: bytes) -> None:
         end = self._sink.max_physical_offset
-        if end == 0 and offset == self._first_report == 1:
+        if end == 0 and offset == self.begins == 1:
             offset, data = 0, b"\0" + data if data else b""
-        if offset != end and (end or (self._first_report and offset != self._first_report)):
+        if offset != end and (end or (self.begins and offset != self.begins)):
             raise LogDiverged(f"the master sends what follows {offset}, but this log ends at {end}")
         if data:
             self._sink.append_raw(offset, data)
-            self.has_received = True
 
     def take_report(self, now_ms: int) -> bytes | None:
         """Return the report that is due, because there is something new or for its time has come."""
@@ -179,7 +184,7 @@ class FollowerSession:
             if self._sink.safe_end < self._sink.max_physical_offset:
                 return None
             self.state = FollowerState.FOLLOWING
-            return self._report(self._first_report, now_ms)
+            return self._report(self.begins, now_ms)
         if self.state is not FollowerState.FOLLOWING:
             return None
         safe = self._sink.safe_end
@@ -298,7 +303,7 @@ class Follower:
 
     async def _converse(self, address: str) -> None:
         session = FollowerSession(self._sink, self._config, self._clock.steady_ms())
-        self._link = link = _MasterLink(session, self._clock, self._first_bytes)
+        self._link = link = _MasterLink(session, self._clock, self._heard)
         try:
             # Connected before it is asked: if the process that answers is a later one than that which listened, then
             # this connection is broken, and its answer does no harm.
@@ -315,10 +320,12 @@ class Follower:
 
     async def _connect(self, link: _MasterLink, address: str) -> None:
         host, _, port = address.rpartition(":")
+        if not (host and port.isdecimal() and 0 < int(port) < 65_536):
+            raise ConnectionFailed(address, "this is no address of the form host:port")
         connecting = asyncio.get_running_loop().create_connection(lambda: link, host.strip("[]"), int(port))
         try:
             await self._in_time(connecting, CONNECT_MS, address)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise ConnectionFailed(address, str(error)) from error
 
     async def _answer(self, address: str) -> MasterLog | None:
@@ -349,7 +356,7 @@ class Follower:
             sleeping.cancel()
             working.cancel()
 
-    def _first_bytes(self) -> None:
+    def _heard(self) -> None:
         """Note that all is well again."""
         self._problem = self._complaint = ""
 
@@ -375,11 +382,11 @@ _DIVERGED = (
 class _MasterLink(asyncio.Protocol):
     """The socket to the master."""
 
-    def __init__(self, session: FollowerSession, clock: Clock, on_first_bytes: Callable[[], None]) -> None:
+    def __init__(self, session: FollowerSession, clock: Clock, on_heard: Callable[[], None]) -> None:
         self.session = session
         self._clock = clock
-        self._on_first_bytes = on_first_bytes
-        self._had_bytes = False
+        self._on_heard = on_heard
+        self._was_heard = False
         self._is_open = True
         self._transport: asyncio.Transport | None = None
         self.lost = asyncio.Event()
@@ -412,7 +419,7 @@ class _MasterLink(asyncio.Protocol):
         log.info(
             "master connected: peer=%s begins=%d checked=%s",
             ":".join(map(str, self._peer[:2])) if self._peer else "?",
-            self.session._sink.max_physical_offset,
+            self.session.begins,
             self.session.is_checked,
         )
         self.report()
@@ -437,9 +444,9 @@ class _MasterLink(asyncio.Protocol):
             self.error = error
             self.close(str(error))
             return
-        if self.session.has_received and not self._had_bytes:
-            self._had_bytes = True
-            self._on_first_bytes()
+        if self.session.was_heard and not self._was_heard:
+            self._was_heard = True
+            self._on_heard()
         self.report()
 
     def report(self) -> None:

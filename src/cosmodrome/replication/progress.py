@@ -2,10 +2,11 @@
 
 A replica is one connection of a slave:
 
-    joined ──another joins from its host──► doubted ──its next report──► joined       any of them ──► left
+    joined ──another joins from its host──► doubted ──it reports what was appended since──► joined     any ──► left
 
-A doubted one may be an old connection of the slave that has just come back: until it reports again, what it reported
-is not counted, for the same disk would be counted twice.
+A doubted one may be an old connection of the slave that has just come back, and one disk would be counted twice. The
+slave can have closed it, but its last reports may still be under way. Only a report of bytes that were sent after the
+other joined proves that both are alive.
 
 A waiter is one message whose sender waits for copies:
 
@@ -35,7 +36,7 @@ Woken = list[tuple[W, Durability]]
 class _Replica:
     host: str
     reported: int
-    is_doubted: bool = False
+    doubted_to: int = -1  # up to this offset, its reports may be those of a slave that has another connection now
 
 
 class _Waiting(NamedTuple, Generic[W]):
@@ -92,11 +93,12 @@ class Progress(Generic[W]):
     # --- replicas
 
     def join(self, replica: Hashable, offset: int, host: str = "") -> Woken[W]:
-        """Count a replica that begins at `offset`; others of its host are doubted until they report."""
+        """Count a replica that has the log up to `offset`; others of its host are doubted."""
         assert replica not in self._replicas, "a connection joins once"
-        for other in self._replicas.values():
-            if host and other.host == host:
-                other.is_doubted = True
+        if self._others > 1:  # where one is enough, none is counted twice
+            for other in self._replicas.values():
+                if other.host == host:
+                    other.doubted_to = self.end
         self._replicas[replica] = _Replica(host, min(offset, self.end))
         return self._recount()
 
@@ -104,10 +106,9 @@ class Progress(Generic[W]):
         """Take a replica's report: it never takes one back, and nobody has more than there is (rocketmq#1155)."""
         known = self._replicas[replica]
         offset = min(offset, self.end)
-        if offset <= known.reported and not known.is_doubted:
+        if offset <= known.reported:
             return []
-        known.reported = max(known.reported, offset)
-        known.is_doubted = False
+        known.reported = offset
         return self._recount()
 
     def leave(self, replica: Hashable) -> Woken[W]:
@@ -126,7 +127,8 @@ class Progress(Generic[W]):
             return []
         replicas = self._replicas.values()
         self._nearest = _largest([replica.reported for replica in replicas], others)
-        self.safe = max(_largest([replica.reported for replica in replicas if not replica.is_doubted], others), 0)
+        proven = [replica.reported for replica in replicas if replica.reported > replica.doubted_to]
+        self.safe = max(_largest(proven, others), 0)
         return self._wake()
 
     def _wake(self) -> Woken[W]:

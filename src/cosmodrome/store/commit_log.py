@@ -12,7 +12,7 @@ from pathlib import Path
 from cosmodrome import disk
 from cosmodrome.errors import MessageIllegal, ProtocolError, ServiceNotAvailable
 from cosmodrome.store.mapped_file import MappedFile, find_ends, list_files, sync_directory
-from cosmodrome.store.paths import aside_folder
+from cosmodrome.store.paths import aside_folder, free_name
 from cosmodrome.wire.record import BLANK_MAGIC, RecordHead, check_at, head_at, head_size, magic_at
 
 log = logging.getLogger(__name__)
@@ -83,6 +83,9 @@ class CommitLog:
         """
         if size + BLANK_SIZE > self.file_size:
             raise MessageIllegal(f"{size} bytes do not fit into a commit log file of {self.file_size} bytes")
+        self._begin_file()
+
+    def _begin_file(self) -> None:
         if not self._making.acquire(timeout=MAX_ROLL_SECONDS):
             raise _no_next_file(f"it was not made within {MAX_ROLL_SECONDS} s")
         try:
@@ -96,6 +99,41 @@ class CommitLog:
             self._making.release()
         self.room = file.size - BLANK_SIZE
         self.on_roll()
+
+    def file_to_extend(self) -> MappedFile:
+        """The file that the byte at `end` goes into, made if the one before is full. Fails as `roll` does."""
+        if not self.files or self.files[-1].position == self.files[-1].size:
+            self._begin_file()
+        return self.files[-1]
+
+    def begin_at(self, start: int) -> None:
+        """Let the log, which holds no byte, begin with the file of this offset."""
+        assert self.end == self.start, "only an empty log can begin elsewhere"
+        with self._making:
+            while self.files:
+                self.files.pop().delete()
+            if self._next is not None and self._next.start != start:
+                self._next.delete()
+                self._next = None
+            sync_directory(self.directory)
+            self.end = start
+        self.last = -1
+
+    def extended(self, file: MappedFile, position: int) -> None:
+        """Bytes were written to the last file, up to `position`: they belong to the log from now on."""
+        file.position = position
+        file.prepared = max(file.prepared, position)
+        self.end = file.end
+        self.room = file.size - position - BLANK_SIZE
+
+    def retract(self, end: int) -> None:
+        """Cut off the last bytes, which lie in the last file; on disk they are zero when this returns."""
+        file = self.files[-1]
+        file.write_from(end - file.start)
+        if file.zero_tail():
+            file.sync()
+        self.end = end
+        self.room = file.size - file.position - BLANK_SIZE
 
     @property
     def _next_start(self) -> int:
@@ -200,10 +238,14 @@ class CommitLog:
         """Cut the log at `end` for good: what lay behind is zero on disk when this returns. Returns the bytes cut."""
         later = [file for file in self.files if file.start > end or (file.start == end and file is not self.files[0])]
         cut = 0
-        for file in reversed(later):
-            cut += _used(file)
-            self._remove(file)
-            sync_directory(self.directory)  # one after the other: a crash in between leaves no hole
+        with self._making:
+            if later and self._next is not None:  # it would not come next any more
+                self._next.delete()
+                self._next = None
+            for file in reversed(later):
+                cut += _used(file)
+                self._remove(file)
+                sync_directory(self.directory)  # one after the other: a crash in between leaves no hole
         if self.files:
             file = self.files[-1]
             file.write_from(end - file.start)
@@ -213,6 +255,8 @@ class CommitLog:
                 file.sync()
             cut += zeroed
         self.end = end
+        if later:
+            self.on_roll()
         return cut
 
     def _remove(self, file: MappedFile) -> None:
@@ -222,8 +266,9 @@ class CommitLog:
             aside = aside_folder(self.directory)
             disk.make_folders(aside)
             file.close()
-            file.path.replace(aside / file.path.name)
-            log.error("%s lies behind a damaged part of the log; it is now in %s", file.path.name, aside)
+            file.path.replace(free_name(aside / file.path.name, suffix=""))
+            sync_directory(aside)
+            log.error("%s lies behind the place where the log was cut; it is now in %s", file.path.name, aside)
         else:
             file.delete()
 

@@ -422,6 +422,11 @@ class ConsumeQueue:
         return -1
 
     @property
+    def is_unused(self) -> bool:
+        """It has no entry, and none has expired."""
+        return self.max_offset == 0 and not self.reserved
+
+    @property
     def last_physical_end(self) -> int:
         """Where the record of the last entry ends; 0 for an empty queue."""
         if not self._files or self.max_offset * ENTRY_SIZE <= self._files[0].start:

@@ -136,6 +136,39 @@ class ConsumeQueues:
                 self._shortened.append(queue)
             queue.correct_min(self._log.start)
 
+    def cut_to(self, physical_offset: int) -> None:
+        """The log was cut there: drop what leads behind it, while the store is in use."""
+        for topic, queue_id in self._keys():
+            queue = self._queues.get((topic, queue_id))
+            end = queue.last_physical_end if queue is not None else _claimed_end(str(self._path(topic, queue_id)))
+            if end is not None and end <= physical_offset and (end or queue is None):
+                continue
+            queue = queue or self._open(topic, queue_id)
+            if queue.cut_back(physical_offset) and queue not in self._shortened:
+                self._shortened.append(queue)
+            queue.correct_min(self._log.start)
+            queue.recovered_end = queue.max_offset
+            if queue.is_unused:
+                self._forget(queue)
+        self.settled_end = min(self.settled_end, physical_offset)
+        self.refill()
+
+    def _forget(self, queue: ConsumeQueue) -> None:
+        """Remove a queue that has never had a message, and its topic with the last of its queues."""
+        queue.close()
+        key = queue.topic, queue.queue_id
+        del self._queues[key]
+        self._shortened = [other for other in self._shortened if other is not queue]
+        self._names[queue.topic].discard(queue.queue_id)
+        folder = self._path(*key)
+        if folder.exists():
+            shutil.rmtree(folder)
+            sync_directory(folder.parent)  # else a crash brings back what leads to other messages by then
+        if not self._names[queue.topic]:
+            del self._names[queue.topic]
+            with suppress(OSError):
+                folder.parent.rmdir()
+
     def refill(self) -> None:
         """Enter again what the log has of queues that lost entries because one of them was damaged."""
         assert self.entry_of is not None, "not while the log is recovered"

@@ -122,6 +122,14 @@ class Sums:
                     files[place] = found
         self._write(log_end, files)
 
+    def forget_all(self) -> None:
+        """Queues and index are about to be cut: return once nothing speaks of what they held."""
+        if self._path.exists():
+            self._path.unlink()
+            disk.sync_folder(self._path.parent)
+        self.files, self.log_end = {}, -1
+        self.__dict__.pop("ends", None)
+
     def forget_topic(self, topic: str) -> None:
         """Its queues may begin again, with other messages."""
         kept = {place: one for place, one in self.files.items() if not place.startswith(f"consumequeue/{topic}/")}

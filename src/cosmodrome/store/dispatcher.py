@@ -57,7 +57,8 @@ class Dispatcher:
         self.deleted: Mapping[str, int] = {}  # topic → records below this offset are in no queue any more
         self.on_arrival: Arrival | None = None
         self._doubtful: dict[ConsumeQueue, RecordHead] = {}
-        self.is_recovering = False  # what is entered now was found in a log that may be damaged
+        # What is entered now was found in a log that may be damaged, or comes from another broker's.
+        self.is_recovering = False
         self.end = 0
         self.timestamp = 0
 
@@ -140,6 +141,11 @@ class Dispatcher:
             raise
         except Exception as error:  # ours; one record must not end a start, nor be missing from its queue
             self.dispatch_bare(queue, head.queue_offset, at, size, sys_flag, timestamp, error)
+
+    def cut(self, end: int) -> None:
+        """The log was cut at `end`."""
+        self.end = min(self.end, end)
+        self._doubtful.clear()
 
     def _may_enter(self, queue: ConsumeQueue, head: RecordHead) -> bool:
         """Whether a record in a log that may be damaged can have the offset that its head says.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 from cosmodrome.clock import Clock, sleep_unless
 from cosmodrome.config import FlushDiskType, StoreConfig
@@ -57,6 +59,8 @@ class Flusher:
         self.waiters = 0
         self._wake = asyncio.Event()
         self._stopping = False
+        self._cuts = 0
+        self._syncing = threading.Lock()
 
     def wake(self) -> None:
         """There is something to flush, now."""
@@ -127,12 +131,29 @@ class Flusher:
         end, timestamp = self._log.end, self._log.last_timestamp
         checkpoint = self._checkpoint_if_due()
         if end > self.flushed and (checkpoint is not None or self._is_worth_it(end)):
-            await loop.run_in_executor(threads, sync_files, self._log.files_between(self.flushed, end))
-            self.flushed = end
-            self._flushed_ms = self._clock.steady_ms()
-            self._on_flushed(end, timestamp)
+            cuts = self._cuts
+            await loop.run_in_executor(threads, self._sync_files, self._log.files_between(self.flushed, end), cuts)
+            if cuts == self._cuts:
+                self.flushed = end
+                self._flushed_ms = self._clock.steady_ms()
+                self._on_flushed(end, timestamp)
+            else:
+                self._wake.set()
         if checkpoint is not None:  # beside the flushes to come: it may have to sync thousands of files
             self._checkpointing = asyncio.ensure_future(self._write(checkpoint, threads))
+
+    def _sync_files(self, files: list[MappedFile], cuts: int) -> None:
+        with self._syncing:
+            if cuts == self._cuts:
+                sync_files(files)
+
+    @contextmanager
+    def cutting(self, end: int) -> Iterator[None]:
+        """Let no sync be under way while the log is cut at `end`; one that began before says nothing any more."""
+        with self._syncing:
+            self._cuts += 1
+            yield
+        self.flushed = min(self.flushed, end)
 
     async def _write(self, checkpoint: Work, threads: ThreadPoolExecutor) -> None:
         try:

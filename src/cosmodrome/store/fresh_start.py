@@ -9,13 +9,14 @@ from typing import NamedTuple
 from cosmodrome.config import StoreConfig
 from cosmodrome.errors import StoreError
 from cosmodrome.store.deleted_topics import DELETED_TOPICS
+from cosmodrome.store.epochs import LOG_EPOCHS
 from cosmodrome.store.lock import StoreLock
 from cosmodrome.store.lost_log import PROGRESS_FILES, has_log
 from cosmodrome.store.mapped_file import sync_directory
 from cosmodrome.store.paths import StorePaths, free_name
 
 # Tables that speak of places in the log, or of offsets in its queues. Topics and groups stay.
-_TABLES = ("timermetrics", "timercheck", DELETED_TOPICS, "consumerOrderInfo.json", *PROGRESS_FILES)
+_TABLES = ("timermetrics", "timercheck", DELETED_TOPICS, LOG_EPOCHS, "consumerOrderInfo.json", *PROGRESS_FILES)
 
 
 class Move(NamedTuple):

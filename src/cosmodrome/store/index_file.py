@@ -206,6 +206,32 @@ class IndexFile:
             number -= 1
         return self.count - 1 - number
 
+    def cut(self, end: int, time_of: Callable[[int], int]) -> bool:
+        """Drop the entries of messages at or behind `end`, the newest first: each is the head of its chain. Returns
+        whether there were any; `time_of` says when the message at an offset was stored."""
+        number = before_cut = self.count - 1
+        if self._is_copy and number > 0:
+            self._prepare(self._entries_at + self.count * ENTRY_SIZE)
+        data, offset = self._map, 0
+        while number > 0:
+            at = self._entries_at + number * ENTRY_SIZE
+            entry_hash, offset, _, before = ENTRY.unpack_from(data, at)
+            if offset < end:
+                break
+            slot_at = HEADER_SIZE + entry_hash % self._slots * SLOT_SIZE
+            if _read_slot(data, slot_at)[0] == number:
+                data[slot_at : slot_at + SLOT_SIZE] = _pack_number(max(before, 0))
+                self._used_slots -= before <= 0
+            data[at : at + ENTRY_SIZE] = bytes(ENTRY_SIZE)
+            number -= 1
+        if number == before_cut:
+            return False
+        self.count, self.is_synced = number + 1, False
+        if number > 0:
+            self.end_offset, self.end_timestamp = offset, time_of(offset)
+        self._save_header()
+        return True
+
     @property
     def is_closed(self) -> bool:
         return self._map.closed
@@ -371,6 +397,17 @@ class Index:
             file.delete()
         self._last = self._files[-1] if self._files else None
         self.indexed = next((file.last_entered for file in reversed(self._files) if file.count > 1), -1)
+
+    def cut(self, end: int, time_of: Callable[[int], int]) -> list[IndexFile]:
+        """Drop what leads to messages at or behind `end`; returns the files that changed and are to be synced."""
+        changed: list[IndexFile] = []
+        emptied: list[IndexFile] = []
+        for file in reversed(self._files):
+            if not file.cut(end, time_of) and file.count > 1:
+                break
+            (changed if file.count > 1 else emptied).append(file)
+        self._drop(emptied)
+        return changed
 
     def take_expired(self, log_start: int) -> list[IndexFile]:
         """Forget the files whose messages are all gone, but never the last; whoever takes them deletes them."""

@@ -132,7 +132,7 @@ class MappedFile:
             for at in range(begin, end, len(_ZEROS)):
                 os.pwrite(self._fd, bytes(self.view[at : min(at + len(_ZEROS), end)]), at)
 
-    def write(self, data: bytes, at: int) -> None:
+    def write(self, data: bytes | memoryview, at: int) -> None:
         """Write where the file may have a hole. OSError when the disk has no room."""
         disk.write_all(self._fd, data, at)
 

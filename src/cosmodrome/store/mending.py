@@ -211,8 +211,8 @@ def copy_aside(folder: Path, data: memoryview, offset: int) -> None:
         sync_directory(folder)
     except OSError as error:
         raise StoreError(
-            f"the log is damaged at {offset}, and the {len(data)} bytes there cannot be kept in {folder}: {error}. "
-            f"Nothing was changed there. Make room, and start again"
+            f"the log is damaged or to be cut at {offset}, and the {len(data)} bytes there cannot be kept in {folder}: "
+            f"{error}. Nothing was changed there. Make room, and start again"
         ) from error
 
 

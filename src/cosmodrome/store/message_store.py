@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
@@ -22,10 +23,12 @@ from cosmodrome.store.consume_queues import ConsumeQueues, sync_queue_files
 from cosmodrome.store.deleted_topics import DELETED_TOPICS, DeletedTopics
 from cosmodrome.store.derived import DerivedFiles, Shape
 from cosmodrome.store.dispatcher import Arrival, Dispatcher
+from cosmodrome.store.epochs import EVERYTHING, LOG_EPOCHS, Epochs
 from cosmodrome.store.flusher import Flusher, sync_files
 from cosmodrome.store.gate import NO_ROOM, Gate
 from cosmodrome.store.index_file import Index, sync_index_files
 from cosmodrome.store.lock import AbortMark, Exit, StoreLock
+from cosmodrome.store.log_cut import cut_derived, keep_aside, promise_less, record_boundary
 from cosmodrome.store.lost_log import check_log
 from cosmodrome.store.message import (
     Appended,
@@ -34,10 +37,11 @@ from cosmodrome.store.message import (
     StoreMessage,
 )
 from cosmodrome.store.open_files import OpenFiles, open_files_limit
-from cosmodrome.store.paths import StorePaths
+from cosmodrome.store.paths import StorePaths, aside_folder
 from cosmodrome.store.preallocation import Preallocator
 from cosmodrome.store.queue_floors import QUEUE_FLOORS, QueueFloors
 from cosmodrome.store.queue_reader import QueueReader
+from cosmodrome.store.raw_log import RawLog
 from cosmodrome.store.recovery import Recovered, Recovery, safe_offsets
 from cosmodrome.store.rot import MessageDamaged, QueueMender, Rot, sound_head
 from cosmodrome.store.scrub import SCRUB_FILE, Scrub
@@ -56,6 +60,8 @@ class MessageStore:
     One event loop uses it. Appends and reads run to their end where they are called: they touch memory only, apart
     from the rare new file. What must wait for the disk is `durable`, and `flusher.run` does that waiting in a thread.
     With SYNC_FLUSH no reader sees a message before it is on disk: it enters its queue after the flush.
+
+    A store either leads or follows: it takes messages (`append`), or another broker's log as it is (`append_raw`).
     """
 
     def __init__(self, paths: StorePaths, config: StoreConfig, clock: Clock) -> None:
@@ -65,6 +71,9 @@ class MessageStore:
         self._log = CommitLog(paths.commit_log, config.mapped_file_size_commit_log)
         self._abort = AbortMark(paths.abort)
         self._last_exit = self._abort.last_exit()
+        self.epochs = Epochs(paths.config / LOG_EPOCHS)
+        if self.epochs.cut_to is not None and self._last_exit is not Exit.DISK_FAILURE:
+            self._last_exit = Exit.CRASH  # of log, queues and index, any may be cut
         after_crash = self._last_exit in (Exit.CRASH, Exit.DISK_FAILURE)
         files = OpenFiles(open_files_limit())
         queue_file_size = config.mapped_file_size_consume_queue
@@ -87,6 +96,12 @@ class MessageStore:
         self._max_body_size = config.max_message_size
         self._is_sealing = config.enabled_append_prop_crc
         self._closed = False
+        self.on_append: Callable[[], None] | None = None  # messages were appended; others may copy them
+        self.on_safe: Callable[[], None] | None = None  # more of the log is on disk
+        self._raw: RawLog | None = None  # while the store follows
+        self.was_following = False  # before this start
+        self._checkpoint_lock = threading.Lock()
+        self._cuts = 0  # of the log; a checkpoint that was taken before one says too much
         self._recovered_behind = False  # the last start found no room for all entries; nothing was appended since
         self.cleaner: Cleaner
         self.recovered: Recovered  # what the start found
@@ -102,9 +117,12 @@ class MessageStore:
         clock: Clock,
         on_arrival: Arrival | None = None,
         used: DiskUsed = disk_used,
+        *,
+        follows: bool = False,
     ) -> Self:
         """Take the folder, make everything in it agree, and be ready; StoreError says what is in the way.
 
+        With `follows`, the log is to be a copy of another broker's; `lead` and `follow` change that later.
         Parts that the config places elsewhere lie there. Nothing is changed before it is known that the log is there.
         """
         paths = StorePaths.of(root, config)
@@ -117,7 +135,7 @@ class MessageStore:
             if troubles:
                 derived.set_aside(troubles)
             store = cls(paths, config, clock)
-            store._start(lock, on_arrival, derived, known if troubles else None)
+            store._start(lock, on_arrival, derived, known if troubles else None, follows)
             store.cleaner = store._cleaner(used)
         except BaseException as error:
             if isinstance(error, OSError) and not isinstance(error, StoreError) and error.errno not in NO_ROOM:
@@ -127,12 +145,22 @@ class MessageStore:
         return store
 
     def _start(
-        self, lock: StoreLock, on_arrival: Arrival | None, derived: DerivedFiles, known: Checkpoint | None
+        self,
+        lock: StoreLock,
+        on_arrival: Arrival | None,
+        derived: DerivedFiles,
+        known: Checkpoint | None,
+        follows: bool,
     ) -> None:
         """Recover. If a derived file was damaged, `known` is what the checkpoint said before that was mended."""
         if (words := self._abort.last_words) is not None:
             log.error("the last process that used this store died: %s", words)
         self._derived = derived
+        last_exit = self._last_exit
+        if (cut_to := self.epochs.cut_to) is not None:
+            self._abort.distrust_memory()
+            if cut_to < self._log.end:
+                self._log.truncate(cut_to)
         if known is not None:  # the mark was made before anything was changed
             self._checkpoint, self._last_exit = known, derived.exit
         elif self._last_exit is Exit.CLEAN and self._queues.is_empty and self._log.files:
@@ -153,7 +181,7 @@ class MessageStore:
         )
         self._dispatcher.deleted = self._deleted.ends
         self.recovered = recovered = recovery.run(self._last_exit, rebuild=known is not None)
-        self._fit_deleted(recovery)
+        self._fit(recovery, last_exit, follows=follows)
         self._queues.entry_of = self._dispatcher.entry_of
         self._queues.refill()
         for topic, end in self._deleted.ends.items():
@@ -169,7 +197,11 @@ class MessageStore:
         log.log(logging.ERROR if recovered.is_damaged else logging.INFO, "%s", recovered)
         self._lock = lock
         self.timeline = Timeline.open(
-            self.paths.config / "timeline.json", self._clock, lambda: self._log.end, self._log.last_timestamp
+            self.paths.config / "timeline.json",
+            self._clock,
+            lambda: self._log.end,
+            self._log.last_timestamp,
+            foreign_end=self.epochs.own_begin,
         )
         self._checkpoint.clean_end = None
         self._dispatcher.on_arrival = on_arrival
@@ -198,10 +230,21 @@ class MessageStore:
         if recovery.stuck is not None:
             self._recovered_behind = True
             self._gate.set_behind(f"the disk has no room: {recovery.stuck}")
+        if follows:
+            self._follow()
 
-    def _fit_deleted(self, recovery: Recovery) -> None:
+    def _fit(self, recovery: Recovery, last_exit: Exit, *, follows: bool) -> None:
+        """Let the tables that speak of places in the log speak of the one that was found."""
+        start, end = self._log.start, self._log.end
         try:
-            self._deleted.fit(self._log.start, self._log.end)
+            self._deleted.fit(start, end)
+            if self.epochs.cut_to is not None:
+                self.epochs.cut_done()
+            self.was_following = self.epochs.is_following
+            if follows:
+                self.epochs.follow(start, end)
+            else:
+                self.epochs.lead(start, end, is_continued=last_exit is Exit.CLEAN)
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
@@ -247,6 +290,8 @@ class MessageStore:
                 queue.next_offset = queue_offset + 1
             self.messages_put += 1
             self.bytes_put += size
+            if self.on_append is not None:
+                self.on_append()
             if self.group_commit:
                 self.flusher.wake()
             else:
@@ -293,6 +338,8 @@ class MessageStore:
             queue.next_offset = queue_offset + len(items)
             self.messages_put += len(items)
             self.bytes_put += len(data)
+            if self.on_append is not None:
+                self.on_append()
             if self.group_commit:
                 self.flusher.wake()
             else:
@@ -421,9 +468,13 @@ class MessageStore:
                 self._enter(end)
             except OSError as error:
                 self._failed_to_enter(error)
+        if self.on_safe is not None:
+            self.on_safe()
 
     def _enter(self, end: int) -> None:
-        """Enter what the log holds below `end` into queues and index."""
+        """Enter what the log holds below `end` into queues and index; of a copy, no unfinished record."""
+        if self._raw is not None:
+            end = min(end, self._raw.whole_end)
         self._dispatcher.end = self._log.scan(self._dispatcher.end, end, self._dispatcher.dispatch_record, verify=False)
 
     def _failed_to_enter(self, error: OSError) -> None:
@@ -436,6 +487,7 @@ class MessageStore:
         """Enter what the disk had no room for."""
         try:
             self._deleted.save_if_changed()
+            self.epochs.save_if_changed()
             self._enter(self.flusher.flushed if self.group_commit else self._log.end)
             if self._recovered_behind:
                 self._queues.settle()
@@ -452,21 +504,182 @@ class MessageStore:
         index_files = self._index.take_filled() if self._index else []
         timestamp, end = self._dispatcher.timestamp, self._dispatcher.end
         safe = safe_offsets(end, self._index)
-        derived = self._derived
+        derived, cuts = self._derived, self._cuts
         extends = end - derived.sums.log_end >= min(self._config.mapped_file_size_commit_log, _SUMS_EVERY_BYTES)
 
         def work() -> None:
             sync_queue_files(queue_files)
-            self._checkpoint.queues_timestamp = timestamp
             sync_index_files(index_files)
-            if index_files:
-                self._checkpoint.index_timestamp = index_files[-1].end_timestamp
-            self._checkpoint.safe = safe
-            self._checkpoint.save_if_room()
-            if extends:
-                derived.sums.extend(end, derived.shape)
+            with self._checkpoint_lock:
+                if cuts != self._cuts:
+                    return
+                self._checkpoint.queues_timestamp = timestamp
+                if index_files:
+                    self._checkpoint.index_timestamp = index_files[-1].end_timestamp
+                self._checkpoint.safe = safe
+                self._checkpoint.save_if_room()
+                if extends:
+                    derived.sums.extend(end, derived.shape)
 
         return work
+
+    # Being a copy
+
+    @property
+    def is_follower(self) -> bool:
+        return self._raw is not None
+
+    def fence(self, reason: str | None) -> None:
+        """Refuse messages for a reason that is not the disk's: another broker is the master. None: take them again."""
+        self._gate.set_fenced(reason)
+
+    def follow(self) -> None:
+        """Take no messages any more, but another broker's log. OSError when the disk refuses to note it; then the store
+        goes on as it was."""
+        if self._raw is None:
+            self.epochs.follow(self._log.start, self._log.end)
+            self._follow()
+
+    def _follow(self) -> None:
+        self._raw = RawLog(self._log)
+        self._dispatcher.is_recovering = True
+        self.timeline.foreign_end = EVERYTHING
+        self._gate.set_following(True)
+
+    def lead(self) -> None:
+        """Take messages again, behind the last whole record; they begin an epoch of a new term. OSError as `follow`."""
+        if self._raw is None:
+            return
+        self.settle()
+        if self.group_commit:
+            self._flush_now()
+        self.epochs.begin(self._log.start, self._log.end, new_term=True)
+        self.timeline.foreign_end = self.epochs.own_begin
+        self._raw = None
+        self._dispatcher.is_recovering = False
+        self._dispatcher.cut(self._log.end)
+        self._queues.settle()
+        self._recovered_behind = self._gate.is_behind
+        self._gate.set_following(False)
+
+    def _flush_now(self) -> None:
+        """Let readers see everything: the messages to come get their offsets behind it."""
+        end = self._log.end
+        with self.flusher.cutting(end):
+            sync_files(self._log.files_between(self.flusher.flushed, end))
+        self.flusher.flushed = end
+        self._flushed(end, self._log.last_timestamp)
+
+    @property
+    def safe_end(self) -> int:
+        """Up to where this copy of the log is as safe as the configured flush says; that may be within a record."""
+        return self.flusher.flushed if self.group_commit else self._log.end
+
+    def log_bytes(self, begin: int, size: int) -> memoryview | None:
+        """Up to `size` bytes of the log from `begin` on, all of one file; None where it holds none."""
+        file = self._log.file_at(begin)
+        if file is None or begin >= self._log.end:
+            return None
+        position = begin - file.start
+        return file.view[position : min(position + size, file.position)]
+
+    def append_raw(self, offset: int, data: bytes | memoryview) -> None:
+        """Put a master's bytes, which all lie in one file of its log, behind our own.
+
+        Records become visible as if they had been appended here. LogDiverged where the bytes do not continue the log:
+        what stands before that is kept. ServiceNotAvailable when the disk takes nothing, or the store does not follow.
+        """
+        raw = self._raw
+        if raw is None or self._gate.failure is not None:
+            raise ServiceNotAvailable(self._gate.failure or "service not available now: this broker is no slave")
+        if not data:
+            return
+        try:
+            heads, wrong = raw.append(offset, data)
+            if self._dispatcher.end < self._log.start:  # that was the first packet
+                self._dispatcher.end = self.flusher.flushed = self._log.start
+                self._queues.log_moved()
+            if self.group_commit:
+                self.flusher.wake()
+            elif self._gate.is_behind:
+                self._catch_up()
+            else:
+                self._enter_heads(heads, raw.whole_end)
+        except OSError as error:
+            raise self._failed(error) from error
+        if wrong is not None:
+            raise wrong
+
+    def _enter_heads(self, heads: list[RecordHead], end: int) -> None:
+        try:
+            for head in heads:
+                self._dispatcher.dispatch_record(head)
+        except OSError as error:
+            self._failed_to_enter(error)
+        else:
+            self._dispatcher.end = end
+
+    def settle(self) -> int:
+        """Cut the unfinished record off that a copy may end with, for good; returns the log's end."""
+        raw = self._raw
+        if raw is None or not raw.has_unfinished:
+            return self._log.end
+        try:
+            with self.flusher.cutting(raw.whole_end):
+                return raw.settle()
+        except OSError as error:
+            raise self._cut_failed(error) from error
+
+    def truncate_log(self, end: int) -> None:
+        """Cut a copy's log at `end`, or before the record that goes over it; what is cut is kept aside.
+
+        Queues and index say nothing of it any more, and it is gone from the disk, when this returns. A start that finds
+        it half done finishes it. StoreError or ServiceNotAvailable when there is no room to keep it; then nothing is
+        changed.
+        """
+        assert self._raw is not None, (
+            "only a copy is cut: a leader may have given offsets to messages not in queues yet"
+        )
+        if end < self._log.start:
+            raise StoreError(
+                f"the log begins at {self._log.start} and cannot be cut at {end}: nothing would be left. Move the "
+                "store's folder away to make this broker's copy again"
+            )
+        self.settle()
+        if end >= self._log.end:
+            return
+        end, before = record_boundary(self._log, end), self._log.end
+        with self._checkpoint_lock, self.flusher.cutting(end):
+            try:
+                keep_aside(self._log, end)
+                self._cuts += 1
+                promise_less(self._checkpoint, self._log, end)
+                self._derived.sums.forget_all()
+                self.epochs.cut(end)
+            except OSError as error:
+                raise self._failed(error) from error
+            try:
+                self._cut(end)
+            except OSError as error:
+                raise self._cut_failed(error) from error
+        log.error(
+            "log cut: from=%d to=%d bytes=%d copy=%s", end, before, before - end, aside_folder(self._log.directory)
+        )
+
+    def _cut(self, end: int) -> None:
+        assert self._raw is not None
+        self._log.truncate(end)
+        self._log.last = -1
+        self._raw.whole_end = end
+        cut_derived(self._log, self._queues, self._index, self._dispatcher, end)
+        self._log.last_timestamp = self._dispatcher.timestamp = self._checkpoint.log_timestamp
+        self._deleted.fit(self._log.start, end)
+        self.epochs.cut_done()
+
+    def _cut_failed(self, error: OSError) -> ServiceNotAvailable:
+        """Memory and disk disagree about where the log ends."""
+        self._refuse(f"the disk failed: {error}")
+        return ServiceNotAvailable(self._gate.reason or str(error))
 
     # Reading
 
@@ -513,7 +726,7 @@ class MessageStore:
         if self._index is None:
             return
         places: list[int] = []
-        runs_back = self.timeline.runs_back_between
+        runs_back = self._runs_back
         yield from self._index.finding(topic, key, max_count, begin_ms, end_ms, places, runs_back)
         for offset in sorted(set(places)):
             head = self._head_at(offset)
@@ -558,11 +771,19 @@ class MessageStore:
     def _rising(self, queue: ConsumeQueue) -> list[range]:
         """The queue's offsets, in stretches within which store times rise: a clock that is set back begins another."""
         offsets = range(queue.min_offset, queue.max_offset)
-        cuts = [
-            bisect_left(offsets, place, key=lambda offset: queue.entry(offset)[0]) for place in self.timeline.falls()
-        ]
+        cuts = [bisect_left(offsets, place, key=lambda offset: queue.entry(offset)[0]) for place in self._may_fall()]
         edges = [0, *cuts, len(offsets)]
         return [offsets[begin:end] for begin, end in pairwise(edges) if begin < end]
+
+    def _may_fall(self) -> list[int]:
+        """Places in the log where dates may fall: our clock was set back, or another broker's goes on."""
+        falls = self.timeline.falls()
+        if len(self.epochs.list) > 1:
+            falls = sorted({*falls, *(epoch.begin for epoch in self.epochs.list[1:])})
+        return falls
+
+    def _runs_back(self, first: int, last: int) -> bool:
+        return any(first < place <= last for place in self._may_fall())
 
     def earliest_store_time(self, topic: str, queue_id: int) -> int:
         """When the queue's first message was stored; -1 when it has none."""
@@ -611,11 +832,27 @@ class MessageStore:
     def deleting_topic(self, topic: str) -> Iterator[None]:
         """The same in steps, the first of which makes it certain: after a crash in between, the start deletes the rest.
         Until the last step nobody may send to the topic."""
-        self._deleted.add(topic, self._log.end)
+        self._deleted.add(topic, self._log.end if self._raw is None else self._raw.whole_end)
         self._floors.drop_topic(topic)
         self._queues.floors = self._floors.floors
         yield from self._queues.deleting_topic(topic)
         self._derived.sums.forget_topic(topic)
+
+    def forget_topic(self, topic: str, below: int) -> None:
+        """Forget what the topic had below that place of the log: a slave's part of what `delete_topic` is at a master.
+
+        Queues stay that have messages behind it: the topic was made anew.
+        """
+        self._deleted.add(topic, max(below, self._deleted.ends.get(topic, 0)))
+        self._queues.delete_older(topic, below)
+        if topic not in self._queues.topics():
+            self._floors.drop_topic(topic)
+            self._queues.floors = self._floors.floors
+            self._derived.sums.forget_topic(topic)
+
+    @property
+    def log_file_size(self) -> int:
+        return self._config.mapped_file_size_commit_log
 
     @property
     def min_physical_offset(self) -> int:
@@ -657,6 +894,7 @@ class MessageStore:
             if self._gate.failure is not None:
                 self._abort.note_failure()  # again: when the disk failed, it may have refused this, too
             else:
+                self.settle()
                 self._gate.fail("the store is closed")
                 self._log.drop_next()
                 self._sync_all()

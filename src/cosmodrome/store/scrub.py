@@ -157,7 +157,7 @@ class Scrub:
         place = unsaved = self._log.start if state.place is None else state.place
         log.info("scrub begins: from=%d to=%d", max(place, self._log.start), end)
         before = self._rot.records, self._rot.entries
-        while (place := max(place, self._log.start)) < end:
+        while (place := max(place, self._log.start)) < min(end, self._dispatcher.end):  # the log may be cut meanwhile
             began = monotonic()
             file = self._log.file_at(place)
             assert file is not None, "the log has no holes"
@@ -195,7 +195,7 @@ class Scrub:
 
     async def _compare(self, found: Slice) -> None:
         for part in found.damage:
-            if part.begin >= self._log.start:
+            if self._log.start <= part.begin and part.end <= self._dispatcher.end:
                 self._rot.record(part.begin, part.reason, f"to={part.end}")
         for number, head in enumerate(found.heads):
             if number % RECORDS_IN_A_ROW == 0:

@@ -65,12 +65,18 @@ class Timeline:
         self._saving = threading.Lock()
         self.gap_ms = 0  # from the last record to a start on another boot, as far as dates tell
         self.stepped_at_start_ms = 0
+        self.foreign_end = 0  # records before have dates of another machine's clock
         self.on_step: list[Callable[[int], None]] = []  # told by how many ms the date was set
 
     @classmethod
-    def open(cls, path: Path, clock: Clock, log_end: Callable[[], int], last_ms: int) -> Self:
-        """Go on where the file says; `last_ms` is the date of the log's last record, 0 if there is none."""
+    def open(cls, path: Path, clock: Clock, log_end: Callable[[], int], last_ms: int, *, foreign_end: int = 0) -> Self:
+        """Go on where the file says; `last_ms` is the date of the log's last record, 0 if there is none.
+
+        Records before `foreign_end` were dated by another machine: that one of them is ahead of our date says nothing
+        about our clock.
+        """
         timeline = cls(path, clock)
+        timeline.foreign_end = foreign_end
         timeline._log_end = log_end
         try:
             stored = state_file.load(path, _decoded)
@@ -93,9 +99,11 @@ class Timeline:
         if stored is not None and stored.boot_id == self._boot_id:
             stepped_ms, self._ahead_ms = self._ahead_ms - stored.ahead_ms, stored.ahead_ms
         else:
-            last_ms = max(last_ms, self._steps[-1].date_ms if self._steps else 0)
+            own_ms = self._steps[-1].date_ms if self._steps else 0
+            last_ms = max(last_ms, own_ms)
             self.gap_ms = max(now_ms - last_ms, 0) if last_ms else 0
-            stepped_ms = min(now_ms - last_ms, 0)
+            own_ms = last_ms if not self.foreign_end or self.foreign_end < self._log_end() else own_ms
+            stepped_ms = min(now_ms - own_ms, 0)
             self._ahead_ms -= stepped_ms
         if abs(stepped_ms) >= STEP_MS:
             self.stepped_at_start_ms = stepped_ms
@@ -161,7 +169,10 @@ class Timeline:
         return date_ms - self.shift_at(log_offset)
 
     def shift_at(self, log_offset: int) -> int:
-        """How far the date was ahead of the timeline when a record was stored."""
+        """How far the date was ahead of the timeline when a record was stored. Another machine's dates are compared
+        with ours as they are now."""
+        if log_offset < self.foreign_end:
+            return self.shift_ms
         number = bisect_right(self._steps, log_offset, key=lambda step: step.log_offset)
         return self._steps[number - 1].shift_ms if number else self._before_ms
 

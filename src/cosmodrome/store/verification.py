@@ -17,6 +17,7 @@ from cosmodrome.errors import ProtocolError, StoreError
 from cosmodrome.store.consume_queue import ENTRY_SIZE, FILLER_SIZE
 from cosmodrome.store.deleted_topics import DELETED_TOPICS, parse_deleted
 from cosmodrome.store.derived import SUMS, Sums
+from cosmodrome.store.epochs import LOG_EPOCHS
 from cosmodrome.store.evidence import Evidence
 from cosmodrome.store.expected import Expected
 from cosmodrome.store.findings import Area, Findings, Problem, counted
@@ -43,7 +44,7 @@ _TABLES = frozenset(
     {
         "topics.json",
         DELETED_TOPICS,
-        QUEUE_FLOORS,
+        LOG_EPOCHS,
         "subscriptionGroup.json",
         "consumerOffset.json",
         "consumerFilter.json",

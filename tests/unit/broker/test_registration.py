@@ -202,7 +202,9 @@ async def test_a_master_asks_apaches_name_server_whether_it_was_refused() -> Non
         server.route = Route((), (BrokerData("C", name, {0: "127.0.0.1:10911", 1: "10.0.0.2:1"}),))
         await broker.clock.advance(MIN_PERIOD_MS)
         assert broker.conflicts == []
-        server.route = Route((), (BrokerData("C", name, {0: "10.0.0.2:1"}), BrokerData("C", "other", {0: "10.0.0.3:1"})))
+        server.route = Route(
+            (), (BrokerData("C", name, {0: "10.0.0.2:1"}), BrokerData("C", "other", {0: "10.0.0.3:1"}))
+        )
         await broker.clock.advance(MIN_PERIOD_MS)
         assert broker.conflicts == [f"10.0.0.2:1 is the master of {name}"]
 

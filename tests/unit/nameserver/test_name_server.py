@@ -319,7 +319,9 @@ async def test_a_stale_master_is_told_who_was_promoted_since(peer: Peer, caplog:
     assert requests.RegisterBrokerReply.decode(stale) == requests.RegisterBrokerReply()
     assert stale.remark is not None
     assert stale.remark.startswith("10.0.0.2:10911 is the master of a with term 2")
-    assert any(line.startswith("registration refused: broker=a: 10.0.0.2:10911 is the master") for line in caplog.messages)
+    assert any(
+        line.startswith("registration refused: broker=a: 10.0.0.2:10911 is the master") for line in caplog.messages
+    )
 
 
 async def test_unit_lists_follow_the_flags(peer: Peer) -> None:

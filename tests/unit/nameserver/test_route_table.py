@@ -212,9 +212,7 @@ def test_a_holder_of_a_higher_state_version_keeps_its_id() -> None:
     late = broker(address="late:1", version=DataVersion(9, 9, state_version=2), carries=topics("T", queues=9))
     refused = routes.register(late, NOW)
     assert (refused.master_address, refused.master_ha_address, refused.replaced) == (None, None, None)
-    assert refused.refusal == (
-        "elected:1 is the master of a with term 3, and late:1 has term 2: it was promoted since"
-    )
+    assert refused.refusal == ("elected:1 is the master of a with term 3, and late:1 has term 2: it was promoted since")
     assert addresses(routes) == {"elected:1"}
     assert routes.route("T").queues[0].write_queues == 4
     routes.register(broker(address="equal:1", version=DataVersion(1, 1, state_version=3)), NOW)

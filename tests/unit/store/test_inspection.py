@@ -21,7 +21,7 @@ async def test_what_lies_in_a_store(tmp_path: Path) -> None:
     await clock.advance(5_000)
     last = store.append(message("b", 1, UNIQ_KEY="u"))
     store.close()
-    (tmp_path / "config").mkdir()
+    (tmp_path / "config").mkdir(exist_ok=True)
     (tmp_path / "config" / "topics.json").write_text("{}")
 
     found = inspect(tmp_path)

@@ -189,7 +189,8 @@ def test_starting_over_is_possible_on_purpose(tmp_path: Path) -> None:
     save_table(tmp_path, "consumerOffset.json.bak", {"offsetTable": {"orders@billing": {"0": 6}}})
     unmounted(tmp_path)
     names = {move.source.name for move in plan_fresh_start(tmp_path)}
-    assert names == {"consumequeue", "index", "checkpoint", "consumerOffset.json", "consumerOffset.json.bak"}
+    epochs = {"logEpochs.json", "logEpochs.json.bak"}
+    assert names == {"consumequeue", "index", "checkpoint", "consumerOffset.json", "consumerOffset.json.bak", *epochs}
     queues = contents(tmp_path / "consumequeue")
     start_fresh(tmp_path)
     assert contents(tmp_path / "consumequeue.bad") == queues

@@ -47,7 +47,7 @@ def test_every_part_lies_where_its_key_says(root: Path, tmp_path: Path) -> None:
     sent = fill(store)
     assert (other / "state" / "running").is_file()
     store.close()
-    assert sorted(path.name for path in root.iterdir()) == ["derived.sums", "lock"]
+    assert sorted(path.name for path in root.iterdir()) == ["config", "derived.sums", "lock"]
     assert len(list((other / "log").iterdir())) == 3
     assert (other / "queues" / "orders" / "0").is_dir()
     assert list((other / "keys").iterdir())
@@ -182,7 +182,7 @@ def test_the_tools_find_parts_elsewhere(root: Path, tmp_path: Path) -> None:
     assert repair(root, FakeClock(), config).is_sound
     assert (other / "log.bad").is_dir()
     assert (other / "queues.bad").is_dir()
-    assert sorted(path.name for path in root.iterdir()) == ["derived.sums", "lock"]
+    assert sorted(path.name for path in root.iterdir()) == ["config", "derived.sums", "lock"]
     assert len(bodies(open_store(root, config))) == 19
 
 

@@ -1,0 +1,65 @@
+"""The power fails at any moment of a copy's life: what it promised is there, and nothing that was cut comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from cosmodrome.config import FlushDiskType
+from cosmodrome.errors import StoreError
+from cosmodrome.store import message_store
+from cosmodrome.store.epochs import Epochs
+from cosmodrome.store.flusher import Flusher
+from tests.simulation.following_lives import live_and_lose_power
+from tests.simulation.store_lives import ASYNC, SYNC
+
+SEEDS = 12
+MAX_SEEDS = 80  # in which a mistake must show
+MODES = (SYNC, ASYNC)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("flush", MODES)
+def test_what_a_copy_promised_survives_and_what_was_cut_stays_away(
+    tmp_path: Path, flush: FlushDiskType, seed: int
+) -> None:
+    live_and_lose_power(tmp_path, flush, seed)
+
+
+# The net must catch something: each of these is a mistake that keeps what was cut, or promises what is not there.
+
+
+def _note_no_cut(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Epochs, "cut", lambda self, end: setattr(self, "_state", self._state._replace(cut_to=end)))
+
+
+def _promise_as_before(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(message_store, "promise_less", lambda *_: None)
+
+
+def _let_syncs_count(patch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def cutting(_flusher: Flusher, _end: int) -> Iterator[None]:
+        yield
+
+    patch.setattr(Flusher, "cutting", cutting)
+
+
+@pytest.mark.parametrize("mistake", [_note_no_cut, _promise_as_before, _let_syncs_count])
+def test_a_planted_mistake_is_caught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mistake: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    mistake(monkeypatch)
+    assert any(not _passes(tmp_path / f"{flush}-{seed}", flush, seed) for seed in range(MAX_SEEDS) for flush in MODES)
+
+
+def _passes(folder: Path, flush: FlushDiskType, seed: int) -> bool:
+    folder.mkdir()
+    try:
+        live_and_lose_power(folder, flush, seed)
+    except (AssertionError, StoreError):
+        return False
+    return True
