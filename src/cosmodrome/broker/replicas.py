@@ -166,6 +166,11 @@ class Replicas:
 
     # --- a slave's
 
+    async def following(self) -> str:
+        """Return the address of the master once this slave has begun to follow it."""
+        assert self._follower is not None, "a slave"
+        return await self._follower.followed()
+
     @property
     def _is_following(self) -> bool:
         return self._follower is not None and self._follower.status().state is not FollowerState.AWAY

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import string
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 from cosmodrome.config import BrokerConfig, BrokerRole
@@ -14,6 +13,7 @@ from cosmodrome.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
+DEFAULT_BROKER_NAME = "broker-a"
 BROKER_PORT_STEP = 10  # a broker's neighbours belong to it: two below for old clients, one above for replication
 SLAVE_PORT_STEP = 5  # from a master to its slave, whose neighbours belong to it as well
 START_SECONDS = 60
@@ -50,23 +50,18 @@ class BrokerProcesses:
 
     async def __aenter__(self) -> None:
         try:
-            for index, name in enumerate(_other_names(self._first.broker_name, self._brokers - 1), 1):
+            others = other_names(self._first.broker_name, self._brokers - 1)
+            for index, name in enumerate(others, 1):
                 await self._start(name, name, self._role, self._port(index * BROKER_PORT_STEP))
             if self._has_slaves:
-                for index, name in enumerate(self._names()):
+                # The first one's folder is broker-a, whatever that broker is called.
+                masters = [(self._first.broker_name, DEFAULT_BROKER_NAME), *zip(others, others, strict=True)]
+                for index, (name, folder) in enumerate(masters):
                     port = self._port(index * BROKER_PORT_STEP + SLAVE_PORT_STEP)
-                    await self._start(name, f"{self._folder(index)}-slave", BrokerRole.SLAVE, port)
+                    await self._start(name, f"{folder}-slave", BrokerRole.SLAVE, port)
         except BaseException:
             await self.__aexit__()
             raise
-
-    def _names(self) -> Iterator[str]:
-        yield self._first.broker_name
-        yield from _other_names(self._first.broker_name, self._brokers - 1)
-
-    def _folder(self, index: int) -> str:
-        """Return the name of a master's folder; the first one's is broker-a, whatever the broker is called."""
-        return [DEFAULT_BROKER_NAME, *_other_names(self._first.broker_name, self._brokers - 1)][index]
 
     def _port(self, step: int) -> int:
         return self._first.listen_port + step if self._first.listen_port else 0
@@ -110,10 +105,7 @@ class BrokerProcesses:
         await asyncio.gather(*self._watching)
 
 
-DEFAULT_BROKER_NAME = "broker-a"
-
-
-def _other_names(first: str, count: int) -> list[str]:
+def other_names(first: str, count: int) -> list[str]:
     """Return names for brokers beside the first, whose own the config file may have chosen."""
     names = [f"broker-{letter}" for letter in (*string.ascii_lowercase[1:], "aa")]
     return [name for name in names if name != first][:count]

@@ -229,6 +229,7 @@ class Follower:
         self._problem = ""
         self._complaint = ""  # the last problem that was logged; the same one is not repeated every five seconds
         self._told_unchecked = ""  # the last master that could not be checked
+        self._has_followed = asyncio.Event()
 
     def follow(self, address: str | None) -> None:
         """Follow the master that serves slaves at `address` from now on; None: nobody."""
@@ -240,6 +241,11 @@ class Follower:
         """Report what has become safe; the sink's `on_safe`."""
         if self._link is not None:
             self._link.report()
+
+    async def followed(self) -> str:
+        """Return the address of the master, once it was told for the first time where this log ends."""
+        await self._has_followed.wait()
+        return self._address or ""
 
     def status(self) -> FollowerStatus:
         """Return how it stands with the master."""
@@ -303,7 +309,7 @@ class Follower:
 
     async def _converse(self, address: str) -> None:
         session = FollowerSession(self._sink, self._config, self._clock.steady_ms())
-        self._link = link = _MasterLink(session, self._clock, self._heard)
+        self._link = link = _MasterLink(session, self._clock, self._heard, self._has_followed.set)
         try:
             # Connected before it is asked: if the process that answers is a later one than that which listened, then
             # this connection is broken, and its answer does no harm.
@@ -382,10 +388,17 @@ _DIVERGED = (
 class _MasterLink(asyncio.Protocol):
     """The socket to the master."""
 
-    def __init__(self, session: FollowerSession, clock: Clock, on_heard: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        session: FollowerSession,
+        clock: Clock,
+        on_heard: Callable[[], None],
+        on_report: Callable[[], None],
+    ) -> None:
         self.session = session
         self._clock = clock
         self._on_heard = on_heard
+        self._on_report = on_report
         self._was_heard = False
         self._is_open = True
         self._transport: asyncio.Transport | None = None
@@ -455,6 +468,7 @@ class _MasterLink(asyncio.Protocol):
             report = self.session.take_report(self._clock.steady_ms())
             if report is not None:
                 self._transport.write(report)
+                self._on_report()
 
     def close(self, reason: str) -> None:
         """Close at once."""

@@ -14,8 +14,9 @@ from click.testing import CliRunner, Result
 
 from cosmodrome.broker.broker import Broker
 from cosmodrome.cli import serve
+from cosmodrome.cli.broker_processes import other_names
 from cosmodrome.cli.main import main
-from cosmodrome.cli.serve import MAX_BROKERS, _other_names, _usable
+from cosmodrome.cli.serve import MAX_BROKERS, _usable
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.nameserver.kv import KvConfigs
 from cosmodrome.nameserver.server import NameServer
@@ -87,11 +88,27 @@ def test_a_file_in_the_place_of_a_part_of_the_store(tmp_path: Path) -> None:
 
 
 def test_no_two_brokers_have_one_name() -> None:
-    assert _other_names("broker-a")[:2] == ["broker-b", "broker-c"]
-    assert _other_names("broker-b")[:2] == ["broker-c", "broker-d"]
+    assert other_names("broker-a", 2) == ["broker-b", "broker-c"]
+    assert other_names("broker-b", 2) == ["broker-c", "broker-d"]
     for first in ("broker-a", "broker-z", "mine"):
-        names = [first, *_other_names(first)[: MAX_BROKERS - 1]]
+        names = [first, *other_names(first, MAX_BROKERS - 1)]
         assert len(set(names)) == MAX_BROKERS
+
+
+def test_up_starts_no_more_copies_than_a_master_and_a_slave(tmp_path: Path) -> None:
+    done = invoked(*UP, str(tmp_path / "data"), "--replicas", "3")
+    assert done.exit_code == 1
+    assert "--replicas 3 is refused" in done.output
+    assert "Use --replicas 2" in done.output
+
+
+@pytest.mark.parametrize(("setting", "words"), [("haListenPort=4711", ["--replicas", "2"]), ("brokerRole=SLAVE", [])])
+def test_up_refuses_what_is_for_one_broker_alone(tmp_path: Path, setting: str, words: list[str]) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"{setting}\n{'brokerId=1' if 'SLAVE' in setting else ''}\n")
+    done = invoked(*UP, str(tmp_path / "data"), "-c", str(conf), *words)
+    assert (done.exit_code, f"{conf}:1: {setting} is refused" in done.output) == (1, True), done.output
+    assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.parametrize("command", [[*BROKER, "{store}"], [*UP, "{store}"]])
