@@ -165,7 +165,8 @@ class _Search:
             claimed, file = self._claimed_end_at(end), self._log.file_at(end)
             if claimed is None or file is None or claimed > file.end:
                 break
-            if self._lost_power and (claimed > data_end + _LEAST_ZEROS or self._has_hole(end, claimed)):
+            is_short = claimed > data_end + _LEAST_ZEROS
+            if self._lost_power and (is_short or self._is_unwritten(file, end) or self._has_hole(end, claimed)):
                 break  # it was not written to its end
             end = claimed
         return max(end, self._safe_end)
@@ -179,6 +180,14 @@ class _Search:
         if self._nobody_speaks or (self._complete and self._claimed_end_at(place) is not None):
             return True
         return self._is_from_last_life or self._leads_to_queued(sound)
+
+    def _is_unwritten(self, file: FoundFile, place: int) -> bool:
+        """Whether zeros follow to the end of the sector: it is as it was when the record before was the last one."""
+        position = place - file.start
+        boundary = position - position % _SECTOR_BYTES + _SECTOR_BYTES
+        if boundary - position < _SIZE_BYTES or boundary > file.size:
+            return False
+        return self._log.view(file)[position:boundary] == _ZEROS[: boundary - position]
 
     def _has_hole(self, begin: int, end: int) -> bool:
         """Whether any sector of [begin, end) was never written: from where records ended, zeros reach to its end."""
