@@ -11,7 +11,6 @@ import pytest
 from cosmodrome.config import FlushDiskType
 from cosmodrome.errors import StoreError
 from cosmodrome.store import message_store
-from cosmodrome.store.epochs import Epochs
 from cosmodrome.store.flusher import Flusher
 from tests.simulation.following_lives import live_and_lose_power
 from tests.simulation.store_lives import ASYNC, SYNC
@@ -32,10 +31,6 @@ def test_what_a_copy_promised_survives_and_what_was_cut_stays_away(
 # The net must catch something: each of these is a mistake that keeps what was cut, or promises what is not there.
 
 
-def _note_no_cut(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Epochs, "cut", lambda self, end: setattr(self, "_state", self._state._replace(cut_to=end)))
-
-
 def _promise_as_before(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(message_store, "promise_less", lambda *_: None)
 
@@ -48,7 +43,7 @@ def _let_syncs_count(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Flusher, "cutting", cutting)
 
 
-@pytest.mark.parametrize("mistake", [_note_no_cut, _promise_as_before, _let_syncs_count])
+@pytest.mark.parametrize("mistake", [_promise_as_before, _let_syncs_count])
 def test_a_planted_mistake_is_caught(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mistake: Callable[[pytest.MonkeyPatch], None]
 ) -> None:

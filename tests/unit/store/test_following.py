@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,6 +12,7 @@ from random import Random
 
 import pytest
 
+from cosmodrome import state_file
 from cosmodrome.config import KIB, FlushDiskType
 from cosmodrome.errors import ServiceNotAvailable, StoreError
 from cosmodrome.store import Durability, LogDiverged, MessageStore
@@ -36,7 +38,7 @@ def filled(root: Path, count: int = COUNT, seed: int = 1) -> MessageStore:
     return store
 
 
-def ship_bytes(copy: MessageStore, data: bytearray, most: int) -> None:
+def ship_bytes(copy: MessageStore, data: bytes, most: int) -> None:
     while (at := copy.max_physical_offset) < len(data):
         copy.append_raw(at, data[at : at + most])
 
@@ -218,9 +220,9 @@ def test_what_is_no_record_in_its_place_is_not_taken(
     data[ends[1] : ends[2]] = record
     copy = follower(tmp_path / "copy", config)  # type: ignore[arg-type]
     with pytest.raises(LogDiverged):
-        ship_bytes(copy, data, most)
+        ship_bytes(copy, bytes(data), most)
     with pytest.raises(LogDiverged):  # what follows does not pass for it
-        copy.append_raw(ends[2], data[ends[2] :])
+        copy.append_raw(ends[2], bytes(data[ends[2] :]))
     assert ends[1] <= copy.max_physical_offset < ends[2]
     assert copy.settle() == ends[1]
     flush(copy)
@@ -237,7 +239,7 @@ def test_a_damaged_body_is_copied_and_passed_over(tmp_path: Path) -> None:
     data = bytearray(log_of(leader))
     data[places[1].physical_offset + 150] ^= 1
     copy = follower(tmp_path / "copy")
-    copy.append_raw(0, data)
+    copy.append_raw(0, bytes(data))
     assert log_of(copy) == bytes(data)
     assert copy.max_offset("orders", 0) == 3
     found = copy.read("orders", 0, 0, 10, verify=True)
@@ -280,7 +282,7 @@ def test_a_queue_offset_that_cannot_be_makes_no_fillers(tmp_path: Path) -> None:
     data = bytearray(log_of(leader))
     data[20:28] = (2**40).to_bytes(8)
     copy = follower(tmp_path / "copy")
-    copy.append_raw(0, data)
+    copy.append_raw(0, bytes(data))
     assert copy.max_offset("orders", 0) == 0
     assert copy.skipped.count == 1
 
@@ -326,6 +328,24 @@ def test_a_store_that_apache_left_as_a_slave_opens(tmp_path: Path, leader: Messa
         assert copy.max_offset(topic, queue_id) == leader.max_offset(topic, queue_id)
 
 
+def test_a_copy_that_lost_power_ends_at_the_first_damage(tmp_path: Path) -> None:
+    """Its master sends what follows again. A master's own log keeps it: nobody else may have it."""
+    leader = open_store(tmp_path / "leader")
+    places = [leader.append(message(body=b"%d" % number * 2_000, UNIQ_KEY=f"u{number}")) for number in range(5)]
+    copy = follower(tmp_path / "copy")
+    ship(leader, copy, places[-1].end, Random(1))
+    for store in (leader, copy):
+        at = places[2].physical_offset + 1_000
+        store._log.files[0].view[at : at + 100] = bytes(100)
+        store._abort.set()
+        crash(store)
+    copy = follower(tmp_path / "copy")
+    assert copy.max_physical_offset == places[2].physical_offset
+    whole = open_store(tmp_path / "leader")
+    assert whole.max_physical_offset == places[-1].end
+    assert len(bodies(whole)) == 4
+
+
 # --- roles
 
 
@@ -345,6 +365,26 @@ def test_a_promoted_copy_goes_on_behind_the_last_whole_record(tmp_path: Path, co
     copy.follow()
     with pytest.raises(ServiceNotAvailable, match="slave"):
         copy.append(message())
+
+
+@pytest.mark.parametrize("change", [MessageStore.follow, MessageStore.lead])
+def test_a_change_of_roles_that_cannot_be_noted_does_not_happen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[MessageStore], None]
+) -> None:
+    store = MessageStore.open(tmp_path, SMALL, FakeClock(), follows=change is MessageStore.lead)
+    epochs, was_follower = store.epochs.list, store.is_follower
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(state_file, "save", refuse)
+        with pytest.raises(OSError, match="full"):
+            change(store)
+    assert (store.epochs.list, store.is_follower) == (epochs, was_follower)
+    change(store)
+    assert store.is_follower != was_follower
+    assert len(store.epochs.list) == was_follower  # a leader's epoch that holds nothing is dropped
 
 
 def test_the_dates_of_a_master_say_nothing_about_our_clock(

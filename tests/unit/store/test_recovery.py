@@ -383,3 +383,17 @@ def test_a_store_in_use_by_another_process_is_refused(tmp_path: Path) -> None:
     assert refused.returncode != 0
     assert "is in use by another broker" in refused.stderr
     assert bodies(store) == []
+
+
+def test_a_record_in_a_sector_that_was_not_written_is_no_damage(tmp_path: Path) -> None:
+    """The power went when the disk had written what follows, and the entries, but not the rest of that sector."""
+    store = open_store(tmp_path)
+    first = store.append(message(body=b"x" * 40))
+    lost = store.append(message(body=b"x" * 40))
+    store.append(message(body=b"x" * 3_000))
+    assert lost.end < 512, "all of it, and the beginning of the next, in one sector"
+    store._log.files[0].view[lost.physical_offset : 512] = bytes(512 - lost.physical_offset)
+    crash(store)
+    store = open_store(tmp_path)
+    assert store.max_physical_offset == first.end
+    assert store.max_offset("orders", 0) == 1
