@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,6 +21,8 @@ BROKER_NAME = "pair"
 STOP_TIMEOUT_S = 90
 SEND_TIMEOUT_MS = 10_000
 IN_FLIGHT = 32
+DELAY_LEVEL = 1  # one second
+QUIET_S = 3.0
 
 _MIB = 1024 * 1024
 _GET_BROKER_RUNTIME_INFO = 28
@@ -101,9 +104,18 @@ class Replica:
 
 
 def wait_level(master: Replica, slave: Replica) -> int:
-    """Return the log's end once the slave has all that the master has."""
-    wait_settled(lambda: 0 < master.log_end == slave.log_end, f"{slave.kind} does not have what {master.kind} has")
-    return master.log_end
+    """Return the log's end once the slave has all that the master has, which stores nothing any more: what was delayed
+    is delivered."""
+    since: dict[int, float] = {}  # when both logs were seen to end there for the first time
+
+    def is_level() -> bool:
+        end = master.log_end
+        if not 0 < end == slave.log_end:
+            return False
+        return time.monotonic() > since.setdefault(end, time.monotonic()) + QUIET_S
+
+    wait_settled(is_level, f"{slave.kind} does not have what {master.kind} has")
+    return max(since)
 
 
 def check_equal(master: Replica, slave: Replica, end: int) -> None:
@@ -125,7 +137,7 @@ def send_mixed(namesrv: str, topic: str, count: int) -> list[int]:
 
         async def send(producer: Producer, indexes: list[int]) -> None:
             async with room:
-                delay = 1 if len(indexes) == 1 and indexes[0] % 53 == 0 else 0
+                delay = DELAY_LEVEL if len(indexes) == 1 and indexes[0] % 53 == 0 else 0
                 messages = [_message(topic, index, delay) for index in indexes]
                 try:
                     if len(messages) == 1:
