@@ -246,7 +246,8 @@ async def _broker(setup: _BrokerSetup) -> None:
     with _listening("--host, --port or listenPort in the file of -c"):
         await serving.start()
     _echo_open(setup.broker)
-    _say(f"broker {setup.broker.broker_name} on {serving.address}: ready; Ctrl-C stops")
+    role = f", slave {setup.broker.broker_id} of that name" if setup.replication.is_slave else ""
+    _say(f"broker {setup.broker.broker_name} on {serving.address}{role}: ready; Ctrl-C stops")
     async with serving.watchdog.watching():
         await serving.run(stop)
     _say("stopped")
