@@ -652,7 +652,7 @@ class World:
     def check_refusal(self, wire: Wire, reason: str) -> None:
         """A slave is refused only where files were deleted, or where a master lost all that the slave has."""
         slave, master = wire.slave.log, wire.master.log
-        is_due = slave.max_physical_offset < master.begin or slave.begin > 0 or not wire.is_of_this_life
+        is_due = master.begin > 0 or slave.begin > 0 or not wire.is_of_this_life
         is_due = is_due or self.was_led_empty
         assert is_due, f"refused without need: {reason}"
 

@@ -67,8 +67,8 @@ def place_to_follow(own: Sequence[LogEpoch], term: int, begin: int, end: int, ma
         if begin == end:
             return end
         raise CannotFollow(
-            f"the master has another log: none of its {len(master.epochs)} epochs wrote any of this log's bytes "
-            f"{begin} to {end}; {_REMEDY}"
+            f"the master has another log: none of the {len(master.epochs)} epochs that it knows wrote any of "
+            f"this log's bytes {begin} to {end}; {_REMEDY}"
         )
     if place < begin:
         raise CannotFollow(
