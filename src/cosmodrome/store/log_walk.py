@@ -64,6 +64,10 @@ class Proof(NamedTuple):
     they were written: all but the last few records have their entries. `from_last_life` says that zeros followed the
     log when its last broker started, so that nothing is left over from before a cut. Records of a topic below its
     `deleted` offset belong to a topic that is no more.
+
+    Of a copy of another broker's log that lost power, nothing behind a damaged place is kept that was not surely on
+    disk: that broker still has it, and sends it again only if the log ends before. Pieces of records were written, so
+    sectors do not tell what was lost.
     """
 
     queues: Evidence
@@ -71,6 +75,7 @@ class Proof(NamedTuple):
     complete: bool = False
     from_last_life: bool = False
     deleted: Mapping[str, int] = {}
+    is_copy: bool = False
 
 
 Seen = dict[tuple[str, int], tuple[int, int]]  # queue → the offset behind its last record, and that record's place
@@ -126,6 +131,7 @@ class _Search:
         self._believed_end = proof.safe_end if proof is not None else claimed_end
         self._safe_end = proof.safe_end if proof is not None else 0
         self._lost_power = proof is not None and not proof.complete
+        self._is_cut = proof is not None and proof.is_copy and not proof.complete
         self._is_from_last_life = proof is not None and proof.from_last_life
         self._complete = proof is not None and proof.complete
         self._nobody_speaks = not self._believed_end and self._queues.is_empty
@@ -155,7 +161,7 @@ class _Search:
     def _proven_end(self, place: int, data_end: int) -> int:
         """Where the log ends at least, though nothing sound follows `place`."""
         end = place
-        while end < data_end:  # one damaged record behind the other, each known to its queue
+        while end < data_end and not self._is_cut:  # one damaged record behind the other, each known to its queue
             claimed, file = self._claimed_end_at(end), self._log.file_at(end)
             if claimed is None or file is None or claimed > file.end:
                 break
@@ -168,7 +174,7 @@ class _Search:
         """Whether what begins at `sound` belongs to the log, or was left over by a cut."""
         if place < self._believed_end:
             return True
-        if self._lost_power and self._has_hole(place, sound):
+        if self._is_cut or (self._lost_power and self._has_hole(place, sound)):
             return False  # the disk had not got there yet: what it wrote before its turn was not promised
         if self._nobody_speaks or (self._complete and self._claimed_end_at(place) is not None):
             return True

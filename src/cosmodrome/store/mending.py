@@ -55,6 +55,7 @@ class Known(NamedTuple):
     complete: bool
     from_last_life: bool
     deleted: dict[str, int]
+    is_copy: bool = False
 
 
 class LogMender:

@@ -178,6 +178,7 @@ class MessageStore:
             self._abort.keep if is_marked else self._abort.distrust_memory,
             left_zeros=derived.left_zeros,
             sums=derived.sums,
+            is_copy=follows or self.epochs.is_following,
         )
         self._dispatcher.deleted = self._deleted.ends
         self.recovered = recovered = recovery.run(self._last_exit, rebuild=known is not None)

@@ -73,6 +73,7 @@ class Recovery:
         *,
         left_zeros: bool = False,
         sums: Sums | None = None,
+        is_copy: bool = False,
     ) -> None:
         self._log = log
         self._queues = queues
@@ -80,6 +81,7 @@ class Recovery:
         self._checkpoint = checkpoint
         self._dispatcher = dispatcher
         self._left_zeros = left_zeros
+        self._is_copy = is_copy
         self._before_mending = before_mending
         self._records = 0
         self._sums = sums
@@ -139,7 +141,7 @@ class Recovery:
         Returns where the log ends, and up to where its records were shown to `visit`.
         """
         is_complete = last_exit in (Exit.CLEAN, Exit.KILLED)
-        known = Known(self._safe_end, is_complete, self._left_zeros, dict(self._dispatcher.deleted))
+        known = Known(self._safe_end, is_complete, self._left_zeros, dict(self._dispatcher.deleted), self._is_copy)
         mender = LogMender(self._log, self._queues.root, known, self._before_mending)
         self._mended = self._mended.joined(mender.mend(begin, visit))
         return self._mended.end, mender.looked_to

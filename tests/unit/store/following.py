@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 from cosmodrome.clock import Clock
 from cosmodrome.config import StoreConfig
 from cosmodrome.model import SCHEDULE_TOPIC, Property
-from cosmodrome.store import MessageStore
+from cosmodrome.store import MessageStore, StoreMessage
 from cosmodrome.testing.clock import FakeClock
 from cosmodrome.wire import properties
 from cosmodrome.wire.batch import BatchItem
@@ -25,7 +26,7 @@ def follower(root: Path, config: StoreConfig = SMALL, clock: Clock | None = None
 
 
 def append_any(store: MessageStore, random: Random, number: int) -> int:
-    """Append what a broker may append: one message, a batch, a delayed one, a step of a transaction; returns its end."""
+    """Append one message, a batch, a delayed one, or a step of a transaction; returns its end."""
     topic, queue_id = random.choice(TOPICS), random.randrange(2)
     keys = {"UNIQ_KEY": f"u{number}", "KEYS": f"k{number % KEYS} all", "TAGS": f"t{number % 3}"}
     body = b"%d:" % number + random.randbytes(random.choice((0, 20, 300, 3_000, random.randrange(30_000))))
@@ -35,10 +36,16 @@ def append_any(store: MessageStore, random: Random, number: int) -> int:
             return store.append_batch(message(topic, queue_id), items[: random.randint(1, 5)]).end
         case 2:
             level = random.randint(1, 4)
-            return store.append(message(SCHEDULE_TOPIC, level - 1, body, **keys, **{Property.DELAY: str(level)})).end
+            return store.append(
+                with_keys(message(SCHEDULE_TOPIC, level - 1, body), keys | {Property.DELAY: f"{level}"})
+            ).end
         case 3:
-            return store.append(message(topic, queue_id, body, sys_flag=random.choice(STATES), **keys)).end
-    return store.append(message(topic, queue_id, body, **keys)).end
+            return store.append(with_keys(message(topic, queue_id, body, sys_flag=random.choice(STATES)), keys)).end
+    return store.append(with_keys(message(topic, queue_id, body), keys)).end
+
+
+def with_keys(one: StoreMessage, keys: dict[str, str]) -> StoreMessage:
+    return replace(one, properties=properties.encode(keys))
 
 
 def ship(leader: MessageStore, copy: MessageStore, end: int, random: Random, most: int = 40_000) -> None:

@@ -36,7 +36,7 @@ def filled(root: Path, count: int = COUNT, seed: int = 1) -> MessageStore:
     return store
 
 
-def ship_bytes(copy: MessageStore, data: bytearray, most: int) -> None:
+def ship_bytes(copy: MessageStore, data: bytes, most: int) -> None:
     while (at := copy.max_physical_offset) < len(data):
         copy.append_raw(at, data[at : at + most])
 
@@ -103,7 +103,7 @@ async def test_with_sync_flush_a_copy_promises_what_is_on_disk(tmp_path: Path) -
     leader, told = open_store(tmp_path / "leader"), asyncio.Event()
     end = leader.append(message(body=b"1")).end
     copy = follower(tmp_path / "copy", SYNC)
-    copy.on_flushed = told.set
+    copy.on_safe = told.set
     ship(leader, copy, end, Random(1))
     assert copy.safe_end == 0
     assert bodies(copy) == []
@@ -218,9 +218,9 @@ def test_what_is_no_record_in_its_place_is_not_taken(
     data[ends[1] : ends[2]] = record
     copy = follower(tmp_path / "copy", config)  # type: ignore[arg-type]
     with pytest.raises(LogDiverged):
-        ship_bytes(copy, data, most)
+        ship_bytes(copy, bytes(data), most)
     with pytest.raises(LogDiverged):  # what follows does not pass for it
-        copy.append_raw(ends[2], data[ends[2] :])
+        copy.append_raw(ends[2], bytes(data[ends[2] :]))
     assert ends[1] <= copy.max_physical_offset < ends[2]
     assert copy.settle() == ends[1]
     flush(copy)
@@ -237,7 +237,7 @@ def test_a_damaged_body_is_copied_and_passed_over(tmp_path: Path) -> None:
     data = bytearray(log_of(leader))
     data[places[1].physical_offset + 150] ^= 1
     copy = follower(tmp_path / "copy")
-    copy.append_raw(0, data)
+    copy.append_raw(0, bytes(data))
     assert log_of(copy) == bytes(data)
     assert copy.max_offset("orders", 0) == 3
     found = copy.read("orders", 0, 0, 10, verify=True)
@@ -280,7 +280,7 @@ def test_a_queue_offset_that_cannot_be_makes_no_fillers(tmp_path: Path) -> None:
     data = bytearray(log_of(leader))
     data[20:28] = (2**40).to_bytes(8)
     copy = follower(tmp_path / "copy")
-    copy.append_raw(0, data)
+    copy.append_raw(0, bytes(data))
     assert copy.max_offset("orders", 0) == 0
     assert copy.skipped.count == 1
 
@@ -324,6 +324,24 @@ def test_a_store_that_apache_left_as_a_slave_opens(tmp_path: Path, leader: Messa
     assert log_of(copy) == log_of(leader, begin)
     for topic, queue_id in queues_of(copy):
         assert copy.max_offset(topic, queue_id) == leader.max_offset(topic, queue_id)
+
+
+def test_a_copy_that_lost_power_ends_at_the_first_damage(tmp_path: Path) -> None:
+    """Its master sends what follows again. A master's own log keeps it: nobody else may have it."""
+    leader = open_store(tmp_path / "leader")
+    places = [leader.append(message(body=b"%d" % number * 2_000, UNIQ_KEY=f"u{number}")) for number in range(5)]
+    copy = follower(tmp_path / "copy")
+    ship(leader, copy, places[-1].end, Random(1))
+    for store in (leader, copy):
+        at = places[2].physical_offset + 1_000
+        store._log.files[0].view[at : at + 100] = bytes(100)
+        store._abort.set()
+        crash(store)
+    copy = follower(tmp_path / "copy")
+    assert copy.max_physical_offset == places[2].physical_offset
+    whole = open_store(tmp_path / "leader")
+    assert whole.max_physical_offset == places[-1].end
+    assert len(bodies(whole)) == 4
 
 
 # --- roles
@@ -457,7 +475,7 @@ async def test_a_sync_that_was_under_way_says_nothing_of_what_follows_a_cut(tmp_
 
     store.flusher._sync_files = sync_and_change  # type: ignore[method-assign]
     told: list[int] = []
-    store.on_flushed = lambda: told.append(store.safe_end)
+    store.on_safe = lambda: told.append(store.safe_end)
     flushing = asyncio.create_task(store.flusher.run())
     store.flusher.wake()
     await cut.wait()
