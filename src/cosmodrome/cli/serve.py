@@ -61,7 +61,11 @@ _BROKER_CONFIGS = (BrokerConfig, StoreConfig, NetConfig, ReplicationConfig)
 @click.option("--data", "data_dir", default=DEFAULT_DATA_DIR, show_default=True, help="Folder that keeps everything.")
 @host_option
 @click.option("--namesrv-port", type=PORT, default=DEFAULT_NAMESRV_PORT, show_default=True)
-@click.option("--broker-port", type=PORT, help=f"Port of the first broker.  [default: {DEFAULT_BROKER_PORT}]")
+@click.option(
+    "--broker-port",
+    type=PORT,
+    help=f"Port of the first broker; slaves use the one above it.  [default: {DEFAULT_BROKER_PORT}]",
+)
 @click.option(
     "--console-port",
     type=PORT,
