@@ -15,7 +15,8 @@ from __future__ import annotations
 import json
 import logging
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -184,6 +185,16 @@ class Epochs:
         end = self._state.cut_to
         assert end is not None, "a cut was begun"
         self._change(self._state._replace(epochs=_before(self._state.epochs, end), cut_to=None))
+
+    @contextmanager
+    def all_or_nothing(self) -> Iterator[None]:
+        """Take back what is changed within if the disk refuses it."""
+        before = self._state
+        try:
+            yield
+        except OSError:
+            self._state = before
+            raise
 
     def save_if_changed(self) -> None:
         """Write what the disk had no room for before."""

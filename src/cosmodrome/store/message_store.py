@@ -538,7 +538,8 @@ class MessageStore:
         """Take no messages any more, but another broker's log. OSError when the disk refuses to note it; then the store
         goes on as it was."""
         if self._raw is None:
-            self.epochs.follow(self._log.start, self._log.end)
+            with self.epochs.all_or_nothing():
+                self.epochs.follow(self._log.start, self._log.end)
             self._follow()
 
     def _follow(self) -> None:
@@ -554,7 +555,8 @@ class MessageStore:
         self.settle()
         if self.group_commit:
             self._flush_now()
-        self.epochs.begin(self._log.start, self._log.end, new_term=True)
+        with self.epochs.all_or_nothing():
+            self.epochs.begin(self._log.start, self._log.end, new_term=True)
         self.timeline.foreign_end = self.epochs.own_begin
         self._raw = None
         self._dispatcher.is_recovering = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,6 +12,7 @@ from random import Random
 
 import pytest
 
+from cosmodrome import state_file
 from cosmodrome.config import KIB, FlushDiskType
 from cosmodrome.errors import ServiceNotAvailable, StoreError
 from cosmodrome.store import Durability, LogDiverged, MessageStore
@@ -363,6 +365,26 @@ def test_a_promoted_copy_goes_on_behind_the_last_whole_record(tmp_path: Path, co
     copy.follow()
     with pytest.raises(ServiceNotAvailable, match="slave"):
         copy.append(message())
+
+
+@pytest.mark.parametrize("change", [MessageStore.follow, MessageStore.lead])
+def test_a_change_of_roles_that_cannot_be_noted_does_not_happen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[MessageStore], None]
+) -> None:
+    store = MessageStore.open(tmp_path, SMALL, FakeClock(), follows=change is MessageStore.lead)
+    epochs, was_follower = store.epochs.list, store.is_follower
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(state_file, "save", refuse)
+        with pytest.raises(OSError, match="full"):
+            change(store)
+    assert (store.epochs.list, store.is_follower) == (epochs, was_follower)
+    change(store)
+    assert store.is_follower != was_follower
+    assert len(store.epochs.list) == was_follower  # a leader's epoch that holds nothing is dropped
 
 
 def test_the_dates_of_a_master_say_nothing_about_our_clock(

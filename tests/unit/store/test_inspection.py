@@ -38,7 +38,7 @@ async def test_what_lies_in_a_store(tmp_path: Path) -> None:
     assert (index.entries, index.end_offset, index.end_timestamp) == (3, last.physical_offset, first_ms + 5_000)
     assert found.checkpoint
     assert found.checkpoint.log_timestamp == first_ms + 5_000
-    assert [file.name for file in found.config] == ["topics.json"]
+    assert [file.name for file in found.config] == ["logEpochs.json", "logEpochs.json.bak", "topics.json"]
 
 
 def test_a_store_in_use_is_only_looked_at(tmp_path: Path) -> None:
