@@ -13,11 +13,13 @@ import pytest
 
 from cosmodrome import Message, Producer
 from cosmodrome.broker.broker import Broker
+from cosmodrome.broker.metadata_sync import MetadataSync
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.config import BrokerConfig, BrokerRole, FlushDiskType, ReplicationConfig, StoreConfig
 from cosmodrome.errors import ConfigError
 from cosmodrome.model import GroupConfig, TopicConfig
 from cosmodrome.net.caller import Caller
+from cosmodrome.store.message import Durability
 from cosmodrome.wire.bodies import EpochsBody, HaStatusBody, KVTable
 from cosmodrome.wire.command import Command
 from cosmodrome.wire.requests import (
@@ -306,6 +308,39 @@ async def test_a_sync_master_waits_for_its_slave(tmp_path: Path) -> None:
         assert pair.slave.store.flusher.flushed >= int(sent.offset_msg_id[-16:], 16)
 
 
+@pytest.mark.parametrize(
+    ("disk", "copies", "told"),
+    [
+        (Durability.OK, Durability.OK, Durability.OK),
+        (Durability.OK, Durability.SLAVE_NOT_AVAILABLE, Durability.SLAVE_NOT_AVAILABLE),
+        (Durability.OK, Durability.FLUSH_SLAVE_TIMEOUT, Durability.FLUSH_SLAVE_TIMEOUT),
+        (Durability.FLUSH_DISK_TIMEOUT, Durability.OK, Durability.FLUSH_DISK_TIMEOUT),
+        (Durability.FLUSH_DISK_TIMEOUT, Durability.FLUSH_SLAVE_TIMEOUT, Durability.FLUSH_DISK_TIMEOUT),
+    ],
+)
+async def test_of_disk_and_replicas_the_disk_is_told_first(
+    tmp_path: Path, disk: Durability, copies: Durability, told: Durability
+) -> None:
+    sync = ReplicationConfig(broker_role=BrokerRole.SYNC_MASTER)
+    store = dataclasses.replace(SMALL_STORE, flush_disk_type=FlushDiskType.SYNC_FLUSH)
+    async with (
+        running_name_server() as name_server,
+        running_broker(tmp_path, name_server.address, store=store, replication=sync) as broker,
+    ):
+
+        async def of_the_disk(_end: int, *, wait: bool = True) -> Durability:
+            return disk
+
+        async def of_replicas(_end: int) -> Durability:
+            return copies
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(broker.store, "durable", of_the_disk)
+            patch.setattr(broker.replicas, "replicated", of_replicas)
+            assert await broker.durable(0) is told
+            assert await broker.durable(0, wait=False) is disk, "whoever does not wait hears of no slaves"
+
+
 async def test_a_sync_master_without_a_slave_says_so(tmp_path: Path) -> None:
     sync = ReplicationConfig(broker_role=BrokerRole.SYNC_MASTER)
     async with (
@@ -350,6 +385,22 @@ async def test_the_port_for_slaves_that_is_in_use_is_told_with_its_key(tmp_path:
         with pytest.raises(ConfigError, match=r"in use.*; this is the port for slaves: set another with haListenPort"):
             async with running_broker(tmp_path, name_server.address, replication=taken):
                 pass
+
+
+async def test_a_promoted_slave_has_the_topics_of_its_queues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nothing(_sync: MetadataSync, _master: str) -> None: ...
+
+    monkeypatch.setattr(MetadataSync, "round", nothing)
+    async with running_pair(tmp_path) as pair:
+        await pair.send(3)
+        await pair.caught_up()
+        assert pair.slave.topics.find_topic(TOPIC) is None, "its master has told nothing of it"
+    async with running_name_server() as name_server:
+        config = BrokerConfig(broker_name=NAME)
+        async with running_broker(tmp_path / "slave", name_server.address, config) as promoted:
+            assert promoted.topics.topic(TOPIC).write_queues == 1
+            assert promoted.store.epochs.term == 2
+            assert promoted.store.max_offset(TOPIC, 0) == 3
 
 
 async def test_a_master_that_was_replaced_by_a_promoted_slave_takes_no_messages(tmp_path: Path) -> None:

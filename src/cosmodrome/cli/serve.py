@@ -59,7 +59,11 @@ _BROKER_CONFIGS = (BrokerConfig, StoreConfig, NetConfig, ReplicationConfig)
 @click.option("--data", "data_dir", default=DEFAULT_DATA_DIR, show_default=True, help="Folder that keeps everything.")
 @host_option
 @click.option("--namesrv-port", type=PORT, default=DEFAULT_NAMESRV_PORT, show_default=True)
-@click.option("--broker-port", type=PORT, help=f"Port of the first broker.  [default: {DEFAULT_BROKER_PORT}]")
+@click.option(
+    "--broker-port",
+    type=PORT,
+    help=f"Port of the first broker; slaves use the one above it.  [default: {DEFAULT_BROKER_PORT}]",
+)
 @click.option(
     "--console-port",
     type=PORT,
@@ -316,7 +320,8 @@ async def _broker(setup: _BrokerSetup) -> None:
     with _listening("--host, --port or listenPort in the file of -c"):
         await serving.start()
     _echo_open(setup.broker)
-    _say(f"broker {setup.broker.broker_name} on {serving.address}: ready; Ctrl-C stops")
+    role = f", slave {setup.broker.broker_id} of that name" if setup.replication.is_slave else ""
+    _say(f"broker {setup.broker.broker_name} on {serving.address}{role}: ready; Ctrl-C stops")
     telling = asyncio.create_task(_tell_following(serving)) if setup.replication.is_slave else None
     try:
         await _serve(serving, stop)

@@ -114,7 +114,8 @@ class TimerStore:
 
     def adopt(self, checkpoint: TimerCheckpoint) -> Callable[[], None] | None:
         """What a thread must do so that a slave knows how far its master is; None if that is known already."""
-        log_end = max(checkpoint.log_end, 1)  # behind the end of a log that is not here: all of it is set again
+        # Behind the end of a log that is not here: if any timer was set, all are set again.
+        log_end = max(checkpoint.log_end, 1) if checkpoint.queue_offset > 0 else 0
         current = dataclasses.replace(checkpoint, log_end=log_end, delivered=0)
         if current == self._saved or checkpoint.read_ms <= 0:
             return None

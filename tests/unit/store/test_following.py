@@ -105,7 +105,7 @@ async def test_with_sync_flush_a_copy_promises_what_is_on_disk(tmp_path: Path) -
     leader, told = open_store(tmp_path / "leader"), asyncio.Event()
     end = leader.append(message(body=b"1")).end
     copy = follower(tmp_path / "copy", SYNC)
-    copy.on_flushed = told.set
+    copy.on_safe = told.set
     ship(leader, copy, end, Random(1))
     assert copy.safe_end == 0
     assert bodies(copy) == []
@@ -497,7 +497,7 @@ async def test_a_sync_that_was_under_way_says_nothing_of_what_follows_a_cut(tmp_
 
     store.flusher._sync_files = sync_and_change  # type: ignore[method-assign]
     told: list[int] = []
-    store.on_flushed = lambda: told.append(store.safe_end)
+    store.on_safe = lambda: told.append(store.safe_end)
     flushing = asyncio.create_task(store.flusher.run())
     store.flusher.wake()
     await cut.wait()

@@ -498,6 +498,15 @@ def test_a_slave_that_becomes_master_sets_what_its_master_had_not_delivered(tmp_
     assert set_again == [2]
 
 
+def test_a_slave_of_a_master_without_timers_sets_none_again(tmp_path: Path) -> None:
+    slave = TimerStore.of_slave(tmp_path, SMALL_FILE)
+    work = slave.adopt(TimerCheckpoint(NOW))
+    assert work is not None
+    work()
+    slave.close()
+    assert not opened(tmp_path, queue=range(0)).is_replaying
+
+
 def set_number(store: TimerStore, number: int, seconds: int) -> bool:
     return store.set(timer(number, NOW + seconds * SECOND_MS), NOW, WINDOW_MS)
 
