@@ -11,8 +11,9 @@ import logging
 import os
 import shutil
 import struct
+import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from itertools import pairwise
@@ -37,6 +38,7 @@ SUMS = "derived.sums"
 MAX_READ_AT_START_BYTES = 64 * 1024 * 1024
 _FORMAT = "cosmodrome-sums-1"
 _CHUNK = 1024 * 1024
+_TAIL_CHUNK = 16 * 1024  # read at once in search of the last entry: it lies in the last pages written
 _PROBE_BYTES = 64 * 1024
 _PLACE = struct.Struct(">q")
 BROKEN = _BROKEN = -1  # in place of a checksum: what was there at the last clean stop had changed already
@@ -77,6 +79,11 @@ class Sums:
         self._path = paths.root / SUMS
         self.log_end = -1
         self.files: dict[str, Sum] = {}
+        # From where on files were changed by those who may: what was summed up there does not count. The loop adds to
+        # it at any time.
+        self.rewritten: dict[Path, int] = {}
+        self._writing = threading.Lock()
+        self._forgotten: set[str] = set()  # topics deleted since the last `extend` began
         self._load()
 
     def _load(self) -> None:
@@ -109,24 +116,61 @@ class Sums:
 
     def save(self, log_end: int, shape: Shape) -> None:
         """Write down what every file holds now that nothing is written to them: what a clean stop leaves."""
-        self._write(log_end, {place: self._sum(place, path, shape) for place, path in _files(self._paths)})
+        rewritten = self._take_rewritten()
+        known = self._known(rewritten)
+        sums = {place: _sum(known.get(place), place, path, shape) for place, path in _files(self._paths)}
+        if not self._write(log_end, sums):
+            self.rewritten.update(rewritten)
 
     def extend(self, log_end: int, shape: Shape) -> None:
         """Write down what queues say of the log before `log_end`, and what full index files hold. A thread may do this
         while others write behind that."""
-        files: dict[str, Sum] = {}
+        self._forgotten.clear()
+        rewritten = self._take_rewritten()
+        known, files = self._known(rewritten), dict[str, Sum]()
         for place, path in _files(self._paths):
             with suppress(FileNotFoundError):  # its topic was deleted meanwhile, or its messages are gone
-                found = self._extended(place, path, log_end, shape)
+                found = _extended(known.get(place), place, path, log_end, shape)
                 if found is not None:
                     files[place] = found
-        self._write(log_end, files)
+        with self._writing:
+            for topic in self._forgotten:
+                files = _without_topic(files, topic)
+            broken = (place for place, one in self.files.items() if one.crc == _BROKEN and place.startswith("index/"))
+            files |= {place: self.files[place] for place in broken if place in files}
+            is_written = self._write_locked(log_end, files)
+        if not is_written:
+            self.rewritten.update(rewritten)
+
+    def _take_rewritten(self) -> dict[Path, int]:
+        taken: dict[Path, int] = {}
+        while self.rewritten:  # one by one, for the loop adds to it meanwhile
+            path, position = self.rewritten.popitem()
+            taken[path] = position
+        return taken
+
+    def _known(self, rewritten: Mapping[Path, int]) -> dict[str, Sum]:
+        """The checksums that still count."""
+        known = dict(self.files)
+        for path, position in rewritten.items():
+            place = "/".join(("consumequeue", *path.parts[-3:]))
+            if place in known and position < known[place].used:
+                del known[place]
+        return known
 
     def forget_topic(self, topic: str) -> None:
         """Its queues may begin again, with other messages."""
-        kept = {place: one for place, one in self.files.items() if not place.startswith(f"consumequeue/{topic}/")}
-        if len(kept) < len(self.files):
-            self._write(self.log_end, kept)
+        with self._writing:
+            self._forgotten.add(topic)
+            kept = _without_topic(self.files, topic)
+            if len(kept) < len(self.files):
+                self._write_locked(self.log_end, kept)
+
+    def forget_all(self) -> None:
+        """The log that they spoke of is no more."""
+        self.files, self.log_end = {}, -1
+        self.__dict__.pop("ends", None)
+        self._path.unlink(missing_ok=True)
 
     def full_index_files(self, shape: Shape) -> list[tuple[str, Path, int]]:
         """Name, path and checksum of the index files that nothing is written to any more."""
@@ -139,8 +183,9 @@ class Sums:
 
     def mark_broken(self, place: str) -> None:
         """Have the next start build again what this file is a part of."""
-        if (found := self.files.get(place)) is not None:
-            self._write(self.log_end, self.files | {place: found._replace(crc=_BROKEN)})
+        with self._writing:
+            if (found := self.files.get(place)) is not None:
+                self._write_locked(self.log_end, self.files | {place: found._replace(crc=_BROKEN)})
 
     def has_room(self) -> bool:
         """Whether entries that are dropped can be entered again: on a full disk they could not."""
@@ -158,41 +203,22 @@ class Sums:
             return False
         return True
 
-    def _write(self, log_end: int, files: dict[str, Sum]) -> None:
+    def _write(self, log_end: int, files: dict[str, Sum]) -> bool:
+        with self._writing:
+            return self._write_locked(log_end, files)
+
+    def _write_locked(self, log_end: int, files: dict[str, Sum]) -> bool:
+        """Whether it is on disk. The loop and threads come here, one at a time."""
         lines = (f"{one.crc} {one.used} {one.mtime_ns} {place}" for place, one in files.items())
         text = "\n".join([f"{_FORMAT} {log_end}", *lines]).encode()
         try:
             _replace(self._path, text + b"\n%08x\n" % zlib.crc32(text))
         except OSError as error:  # the one before it says less, but nothing wrong
             log.warning("%s cannot be written: %s", self._path, error)
-            return
+            return False
         self.files, self.log_end = files, log_end
         self.__dict__.pop("ends", None)
-
-    def _sum(self, place: str, path: Path, shape: Shape) -> Sum:
-        before, stat = self.files.get(place), path.stat()
-        if before is not None and (before.mtime_ns == stat.st_mtime_ns or before.crc == _BROKEN):
-            return before
-        used = _index_used(path, shape) if place.startswith("index/") else _queue_used(path)
-        if before is None or place.startswith("index/") or before.used > used:
-            return Sum(_crc_of(path, 0, used), used, stat.st_mtime_ns)
-        crc = _crc_of(path, 0, before.used)
-        if crc != before.crc:
-            log.error("%s has changed where it was written long ago; the next start builds it again", path)
-            return Sum(_BROKEN, used, stat.st_mtime_ns)
-        return Sum(_crc_of(path, before.used, used, crc), used, stat.st_mtime_ns)
-
-    def _extended(self, place: str, path: Path, log_end: int, shape: Shape) -> Sum | None:
-        before = self.files.get(place)
-        if place.startswith("index/"):
-            used = _index_used(path, shape)
-            if used < shape.index_file or (before is not None and before.used == used):
-                return before if before is not None and before.used == used else None
-            return Sum(_crc_of(path, 0, used), used, 0)
-        used = _queue_used(path, log_end)
-        if before is None or before.used > used:
-            return Sum(_crc_of(path, 0, used), used, 0)
-        return before if before.used == used else Sum(_crc_of(path, before.used, used, before.crc), used, 0)
+        return True
 
     @cached_property
     def ends(self) -> dict[tuple[str, int], int]:
@@ -280,7 +306,8 @@ class DerivedFiles:
             begin_ms, end_ms, begin, end, used_slots, count = HEADER.unpack(file.read(HEADER_SIZE))
         if not count:  # made, and not written to
             return ""
-        sound = begin_ms <= end_ms and 0 <= begin <= end and 0 <= used_slots <= count <= self.shape.entries
+        # The times may fall: the machine's clock may have been set back between the two.
+        sound = min(begin_ms, end_ms) >= 0 and 0 <= begin <= end and 0 <= used_slots <= count <= self.shape.entries
         return "" if sound else "its header makes no sense"
 
     def _rotten(self) -> Iterator[Trouble]:
@@ -319,8 +346,9 @@ class DerivedFiles:
         say from now on that queues and index are to be built from the whole log."""
         AbortMark(self._paths.abort).distrust_memory()
         checkpoint = Checkpoint(self._paths.checkpoint)
-        checkpoint.forget()
+        checkpoint.forget_derived()
         checkpoint.save()
+        self.sums.rewritten.update((path, 0) for path, _ in troubles)
         for path, what in troubles:
             if path.parent == self._paths.index:
                 continue
@@ -394,6 +422,42 @@ def _files(paths: StorePaths) -> Iterator[tuple[str, Path]]:
                 yield f"index/{path.name}", path
 
 
+def _sum(before: Sum | None, place: str, path: Path, shape: Shape) -> Sum:
+    """The checksum of all that a file holds."""
+    stat = path.stat()
+    if before is not None and (before.mtime_ns == stat.st_mtime_ns or before.crc == _BROKEN):
+        return before
+    used = _index_used(path, shape) if place.startswith("index/") else _queue_used(path)
+    if before is None or place.startswith("index/") or before.used > used:
+        return Sum(_crc_of(path, 0, used), used, stat.st_mtime_ns)
+    crc = _crc_of(path, 0, before.used)
+    if crc != before.crc:
+        log.error("%s has changed where it was written long ago; the next start builds it again", path)
+        return Sum(_BROKEN, used, stat.st_mtime_ns)
+    return Sum(_crc_of(path, before.used, used, crc), used, stat.st_mtime_ns)
+
+
+def _extended(before: Sum | None, place: str, path: Path, log_end: int, shape: Shape) -> Sum | None:
+    """The checksum of what a file says about the log before `log_end`; None for an index file that is not full."""
+    is_index = place.startswith("index/")
+    full = shape.index_file if is_index else shape.queue_file
+    if before is not None and before.used == full:  # nothing is written to it any more
+        return before
+    used = _index_used(path, shape) if is_index else _queue_used(path, log_end)
+    if before is not None and before.used == used:
+        return before
+    if is_index and used < full:
+        return None
+    mtime_ns = path.stat().st_mtime_ns if used == full else 0  # a clean stop need not read a full one again
+    if before is None or before.used > used or is_index:
+        return Sum(_crc_of(path, 0, used), used, mtime_ns)
+    return Sum(_crc_of(path, before.used, used, before.crc), used, mtime_ns)
+
+
+def _without_topic(files: dict[str, Sum], topic: str) -> dict[str, Sum]:
+    return {place: one for place, one in files.items() if not place.startswith(f"consumequeue/{topic}/")}
+
+
 def _queue_used(path: Path, log_end: int | None = None) -> int:
     """Up to the end of the last entry, or of the last that leads to a record before `log_end`."""
     fd = disk.open_file(path, os.O_RDONLY)
@@ -417,7 +481,7 @@ def _written(fd: int) -> int:
     """Up to the last entry that is not zero."""
     end = written_end(fd)
     while end > 0:
-        begin = max(end - _CHUNK, 0)
+        begin = max(end - _TAIL_CHUNK, 0)
         if used := len(os.pread(fd, end - begin, begin).rstrip(b"\0")):
             return -(-(begin + used) // ENTRY_SIZE) * ENTRY_SIZE
         end = begin
