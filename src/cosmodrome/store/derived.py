@@ -7,6 +7,7 @@ who filter, a zeroed page give offsets away twice. So a clean stop leaves checks
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import shutil
@@ -20,7 +21,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from cosmodrome import disk, state_file
+from cosmodrome import disk
 from cosmodrome.numbers import parse_int, read_int
 from cosmodrome.store.checkpoint import Checkpoint
 from cosmodrome.store.consume_queue import ENTRY_SIZE
@@ -347,7 +348,8 @@ class DerivedFiles:
         AbortMark(self._paths.abort).distrust_memory()
         checkpoint = Checkpoint(self._paths.checkpoint)
         checkpoint.forget_derived()
-        checkpoint.save()
+        if self._paths.checkpoint.exists():  # else it says no more as it is, and a full disk could not hold it
+            checkpoint.save()
         self.sums.rewritten.update((path, 0) for path, _ in troubles)
         for path, what in troubles:
             if path.parent == self._paths.index:
@@ -364,9 +366,15 @@ class DerivedFiles:
     def _keep(self, path: Path) -> Path:
         """Copy a file of a queue aside. One that has only a wrong length is brought to its own: its first entries say
         where the queue goes on if the log has no message of it any more."""
-        folder = aside_folder(self._paths.consume_queue) / path.parent.relative_to(self._paths.consume_queue)
-        disk.make_folders(folder)
-        kept = free_name(folder / path.name, suffix="")
+        place = path.relative_to(self._paths.consume_queue)
+        kept = aside_folder(self._paths.consume_queue) / place
+        try:
+            disk.make_folders(kept.parent)
+            kept = free_name(kept, suffix="")
+        except OSError as error:
+            if error.errno not in disk.NO_ROOM:
+                raise
+            kept = free_name(self._paths.root / "-".join(place.parts))  # a name needs no room where a folder does
         size = self.shape.queue_file
         if is_log_file_name(path.name) and file_start(path.name) % size == 0 and not self._is_before_gap(path):
             try:
@@ -392,8 +400,23 @@ class DerivedFiles:
             return
         folder = self._paths.index
         kept = free_name(folder)
+        new = folder.with_name(folder.name + ".new")
+        try:
+            if folder.is_mount():  # it cannot be renamed, and Apache's brokers start with no folder in it
+                raise OSError(errno.EBUSY, "a disk is mounted on it")
+            new.mkdir(disk.folder_mode(), exist_ok=True)
+        except OSError as error:
+            if error.errno not in (*disk.NO_ROOM, errno.EBUSY):
+                raise
+            for path, what in troubles:
+                log.error("%s is damaged: %s; the index cannot be kept (%s), it is built again", path, what, error)
+            for path in folder.iterdir():
+                if path.is_file():
+                    path.unlink()
+            return
         folder.rename(kept)
-        state_file.make_folder(folder)
+        new.rename(folder)
+        disk.sync_folder(folder.parent)
         for path, what in troubles:
             log.error("%s is damaged: %s; the index is kept as %s and built again from the log", path, what, kept.name)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -10,9 +11,12 @@ from random import Random
 
 import pytest
 
+from cosmodrome import disk
 from cosmodrome.config import KIB
 from cosmodrome.store import MessageStore, derived
-from cosmodrome.store.derived import SUMS
+from cosmodrome.store.consume_queues import QueueKey
+from cosmodrome.store.derived import SUMS, Sums
+from cosmodrome.store.recovery import Recovery
 from cosmodrome.store.verification import verify
 from cosmodrome.testing.clock import FakeClock
 from cosmodrome.testing.kill import copy
@@ -374,3 +378,60 @@ def test_full_files_are_not_opened_at_a_checkpoint(tmp_path: Path, monkeypatch: 
     store._derived.sums.extend(store._dispatcher.end, store._derived.shape)
     assert looked_at == [f"{4_000:020d}"]
     store.close()
+
+
+def no_folders(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(folder: Path, *_: object, **__: object) -> None:
+        if not folder.is_dir():
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(disk, "make_folders", refuse)
+    monkeypatch.setattr(Path, "mkdir", refuse)
+
+
+@pytest.mark.parametrize("name", ["queue cut short", "stray in a queue", "index cut short"])
+def test_a_disk_without_room_for_a_folder_stops_no_start(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = filled(tmp_path, MessageStore.close)
+    SPOILS[name](tmp_path)
+    no_folders(monkeypatch)
+    store = open_store(tmp_path)
+    assert everything(store) == before
+    store.close()
+    assert verify(tmp_path).is_sound
+
+
+def test_a_damaged_index_on_a_disk_of_its_own_is_built_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = filled(tmp_path, MessageStore.close)
+    SPOILS["index cut short"](tmp_path)
+    monkeypatch.setattr(Path, "is_mount", lambda path: path.name == "index")
+    store = open_store(tmp_path)
+    assert everything(store) == before
+    assert len(store.find_by_key("orders", "u2", 8, 0, 2**62)) == 2
+    store.close()
+
+
+def test_a_start_killed_while_it_drops_entries_loses_none_though_the_disk_is_full_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(tmp_path)
+    for number in range(20):
+        if number == 10:
+            store._derived.sums.extend(store._dispatcher.end, store._derived.shape)
+        store.append(message("early", body=b"%d" % number))
+    for _ in range(200):
+        store.append(message(body=bytes(1_000)))
+    kill(store)
+    cut = Recovery._cut_to_checksums
+
+    def dying(recovery: Recovery, ends: dict[QueueKey, int | None]) -> None:
+        cut(recovery, {("early", 0): ends["early", 0]})
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Recovery, "_cut_to_checksums", dying)
+    with pytest.raises(KeyboardInterrupt):
+        open_store(tmp_path)
+    monkeypatch.undo()
+    monkeypatch.setattr(Sums, "has_room", lambda _: False)
+    assert len(bodies(open_store(tmp_path), "early")) == 20
