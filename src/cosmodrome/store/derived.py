@@ -14,10 +14,10 @@ import shutil
 import struct
 import threading
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,6 +63,10 @@ class Sum(NamedTuple):
     crc: int
     used: int
     mtime_ns: int
+
+
+FileSizes = dict[str, int]  # by name, in order
+Queues = Mapping[Path, FileSizes]  # by folder
 
 
 class Trouble(NamedTuple):
@@ -247,36 +251,34 @@ class DerivedFiles:
 
     def troubles(self) -> list[Trouble]:
         """Everything that is wrong. After a crash, some of it is what a crash leaves, and its recovery sees to that."""
-        folders = list(queue_folders(self._paths.consume_queue))
-        if self._has_other_size(folders):
+        queues = {folder: _file_sizes(folder) for folder in queue_folders(self._paths.consume_queue)}
+        if self._has_other_size(queues.values()):
             return []  # whoever opens the queues says so
-        found = [trouble for folder in folders for trouble in self._in_queue(folder)]
+        found = [trouble for folder, sizes in queues.items() for trouble in self._in_queue(folder, sizes)]
         if self._has_index:
             found += self._in_index()
         wrong = {trouble.path for trouble in found}
-        return found + [trouble for trouble in self._rotten() if trouble.path not in wrong]
+        return found + [trouble for trouble in self._rotten(queues) if trouble.path not in wrong]
 
-    def _has_other_size(self, folders: list[Path]) -> bool:
+    def _has_other_size(self, queues: Iterable[FileSizes]) -> bool:
         """Whether the files of all queues agree on a size that is not the configured one: then that was changed."""
         sizes: set[int] = set()
         files = 0
-        for path in (path for folder in folders for path in folder.iterdir() if path.is_file()):
-            sizes.add(path.stat().st_size)
+        for size in chain.from_iterable(queue.values() for queue in queues):
+            sizes.add(size)
             files += 1
             if len(sizes) > 1 or self.shape.queue_file in sizes:
                 return False
         return files > 1 and sizes != {0} and not any(size % ENTRY_SIZE for size in sizes)
 
-    def _in_queue(self, folder: Path) -> Iterator[Trouble]:
+    def _in_queue(self, folder: Path, sizes: FileSizes) -> Iterator[Trouble]:
         size = self.shape.queue_file
-        names = sorted(path.name for path in folder.iterdir() if path.is_file())
-        good = [name for name in names if is_log_file_name(name) and file_start(name) % size == 0]
-        for name in names:
-            path = folder / name
+        good = [name for name in sizes if is_log_file_name(name) and file_start(name) % size == 0]
+        for name, actual in sizes.items():
             if name not in good:
-                yield Trouble(path, f"its name is not a multiple of {size} in 20 digits")
-            elif (actual := path.stat().st_size) != size and (actual or not self._may_be_empty(name, good)):
-                yield Trouble(path, f"it has {actual} bytes instead of {size}")
+                yield Trouble(folder / name, f"its name is not a multiple of {size} in 20 digits")
+            elif actual != size and (actual or not self._may_be_empty(name, good)):
+                yield Trouble(folder / name, f"it has {actual} bytes instead of {size}")
         if self.exit in (Exit.CLEAN, Exit.KILLED):
             for before, after in reversed(list(pairwise(good))):
                 if file_start(before) + size != file_start(after):
@@ -311,36 +313,45 @@ class DerivedFiles:
         sound = min(begin_ms, end_ms) >= 0 and 0 <= begin <= end and 0 <= used_slots <= count <= self.shape.entries
         return "" if sound else "its header makes no sense"
 
-    def _rotten(self) -> Iterator[Trouble]:
+    def _rotten(self, queues: Queues) -> Iterator[Trouble]:
         """Files that are not what they were at the last clean stop. Since then, queues have only grown; of index files,
         the last one is written everywhere."""
         checkpoint = Checkpoint(self._paths.checkpoint)
         is_newest = self.exit is Exit.CLEAN and checkpoint.clean_end is not None
         is_newest = is_newest and checkpoint.clean_end is not None and checkpoint.clean_end[0] == self.sums.log_end
-        files = [(place, path) for place, path in _files(self._paths) if place in self.sums.files]
         full = self.shape.index_file
         files = [
-            one
-            for one in files
-            if is_newest or one[0].startswith("consumequeue/") or self.sums.files[one[0]].used == full
+            (place, known)
+            for place, known in self.sums.files.items()
+            if is_newest or place.startswith("consumequeue/") or known.used == full
         ]
-        yield from self._missing()
+        yield from self._missing(queues)
         left = MAX_READ_AT_START_BYTES
-        for place, path in sorted(files, key=lambda one: -self.sums.files[one[0]].mtime_ns):
-            known = self.sums.files[place]
+        for place, known in sorted(files, key=lambda one: -one[1].mtime_ns):
+            if known.crc != _BROKEN and left < known.used:
+                left = 0
+                continue
+            path = self._path_of(place)
+            if not path.exists():  # its messages are gone, or `_missing` has named it
+                continue
             left -= known.used
-            if known.crc == _BROKEN or (left >= 0 and _crc_of(path, 0, known.used) != known.crc):
+            if known.crc == _BROKEN or _crc_of(path, 0, known.used) != known.crc:
                 yield Trouble(path, "it is not what it was at the last clean stop")
 
-    def _missing(self) -> Iterator[Trouble]:
+    def _path_of(self, place: str) -> Path:
+        kind, _, rest = place.partition("/")
+        return (self._paths.index if kind == "index" else self._paths.consume_queue) / rest
+
+    def _missing(self, queues: Queues) -> Iterator[Trouble]:
         """Queues that end before a file they had: the first files go with their messages, the last one stays."""
-        ends = {folder: max(os.listdir(folder), default="") for folder in queue_folders(self._paths.consume_queue)}
+        ends = {
+            f"consumequeue/{folder.parent.name}/{folder.name}": max(sizes, default="")
+            for folder, sizes in queues.items()
+        }
         for place in self.sums.files:
-            kind, *names = place.split("/")
-            if kind == "consumequeue":
-                folder = self._paths.consume_queue / names[0] / names[1]
-                if names[2] > ends.get(folder, "~"):
-                    yield Trouble(folder / names[2], "it is missing")
+            folder, _, name = place.rpartition("/")
+            if name > ends.get(folder, "~"):
+                yield Trouble(self._path_of(place), "it is missing")
 
     def set_aside(self, troubles: list[Trouble]) -> None:
         """Keep a copy of what is damaged, and leave a store that opens. May be interrupted: the mark and the checkpoint
@@ -419,6 +430,11 @@ class DerivedFiles:
         disk.sync_folder(folder.parent)
         for path, what in troubles:
             log.error("%s is damaged: %s; the index is kept as %s and built again from the log", path, what, kept.name)
+
+
+def _file_sizes(folder: Path) -> FileSizes:
+    with os.scandir(folder) as entries:
+        return dict(sorted((entry.name, entry.stat().st_size) for entry in entries if entry.is_file()))
 
 
 def _replace(path: Path, data: bytes) -> None:
