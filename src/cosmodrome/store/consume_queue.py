@@ -46,6 +46,7 @@ class ConsumeQueue:
         "_file_size",
         "_files",
         "_open_files",
+        "_rewritten",
         "fillers",
         "log_start",
         "lost",
@@ -67,7 +68,10 @@ class ConsumeQueue:
         file_size: int,
         open_files: OpenFiles,
         dirty: list[MappedFile],
+        rewritten: dict[Path, int],
     ) -> None:
+        """`dirty` is told of files that are to be synced, `rewritten` from where on others have changed
+        that were written before."""
         self.topic = topic
         self.topic_bytes = topic.encode()
         self.queue_id = queue_id
@@ -81,6 +85,7 @@ class ConsumeQueue:
         self._file_size = file_size
         self._open_files = open_files
         self._dirty = dirty
+        self._rewritten = rewritten
         self._files = list_files(directory, file_size)
         for file in self._files:
             file.position = file.prepared = file_size
@@ -175,6 +180,7 @@ class ConsumeQueue:
         if file.map is None:
             self._open_files.open(file)
         file.write(data, position)
+        self._note_rewritten(file, position)
         if not file.dirty:
             self._mark(file)
 
@@ -230,6 +236,7 @@ class ConsumeQueue:
     def _create(self, start: int) -> MappedFile:
         file = MappedFile.create(self._directory, start, self._file_size)
         self._open_files.adopt(file)
+        self._note_rewritten(file, 0)  # a file of this name may have been there before
         file.write_from(0)
         self._files.append(file)
         return file
@@ -349,16 +356,22 @@ class ConsumeQueue:
             if file.map is None:
                 self._open_files.open(file)
             file.write_from(queue_offset * ENTRY_SIZE - file.start)
-            if file.zero_tail() and not file.dirty:
-                self._mark(file)
+            if file.zero_tail():
+                self._note_rewritten(file, file.position)
+                if not file.dirty:
+                    self._mark(file)
         self._set_max(queue_offset)
         self.min_offset = min(self.min_offset, queue_offset)
+
+    def _note_rewritten(self, file: MappedFile, position: int) -> None:
+        self._rewritten[file.path] = min(position, self._rewritten.get(file.path, position))
 
     def _set_max(self, queue_offset: int) -> None:
         self.max_offset = queue_offset
         self.next_offset = max(queue_offset, self.reserved)
 
     def _delete(self, file: MappedFile) -> None:
+        self._note_rewritten(file, 0)
         self._open_files.forget(file)
         file.delete()
         self._distrust(file)  # until its folder is synced, a crash may bring it back

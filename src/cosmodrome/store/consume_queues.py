@@ -56,6 +56,7 @@ class ConsumeQueues:
         self._log = log
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._dirty: list[MappedFile] = []
+        self.rewritten: dict[Path, int] = {}  # from where on files have changed that were written before
         self._log_start = log.start
         self._shortened: list[ConsumeQueue] = []  # by damaged entries
         self.entry_of: Callable[[RecordHead], Entry | None] | None = None  # once the log is recovered
@@ -105,7 +106,7 @@ class ConsumeQueues:
 
     def _open(self, topic: str, queue_id: int) -> ConsumeQueue:
         path = self._path(topic, queue_id)
-        queue = ConsumeQueue(path, topic, queue_id, self._file_size, self._open_files, self._dirty)
+        queue = ConsumeQueue(path, topic, queue_id, self._file_size, self._open_files, self._dirty, self.rewritten)
         queue.reserved = queue.next_offset = self.floors.get((topic, queue_id), 0)
         self._queues[topic, queue_id] = queue
         self._names.setdefault(topic, set()).add(queue_id)
@@ -206,6 +207,7 @@ class ConsumeQueues:
         """Let the next message of a queue have at least this offset: those before it were given away."""
         queue = self.find(topic, queue_id)
         if queue is not None:
+            queue.reserved = max(queue.reserved, queue_offset)
             queue.next_offset = max(queue.next_offset, queue_offset)
 
     def reserved(self) -> dict[QueueKey, int]:

@@ -133,6 +133,12 @@ class MessageStore:
         if (words := self._abort.last_words) is not None:
             log.error("the last process that used this store died: %s", words)
         self._derived = derived
+        self._queues.rewritten.update(derived.sums.rewritten)
+        derived.sums.rewritten = self._queues.rewritten
+        if not self._log.files:  # what they say is of a log that is no more
+            derived.sums.forget_all()
+            self._floors.update({})
+            self._queues.floors = self._floors.floors
         if known is not None:  # the mark was made before anything was changed
             self._checkpoint, self._last_exit = known, derived.exit
         elif self._last_exit is Exit.CLEAN and self._queues.is_empty and self._log.files:
@@ -162,7 +168,7 @@ class MessageStore:
             for (topic, queue_id), queue_offset in derived.sums.ends.items():
                 if topic not in self._deleted.ends:
                     self._queues.reserve(topic, queue_id, queue_offset)
-        if is_marked or derived.sums.log_end < 0:
+        if is_marked or derived.sums.log_end < 0 or derived.sums.rewritten:
             derived.sums.extend(self._dispatcher.end, derived.shape)
         self._floors.update(self._queues.reserved())
         self._queues.floors = self._floors.floors

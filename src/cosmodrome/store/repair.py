@@ -20,6 +20,7 @@ from cosmodrome.errors import StoreError
 from cosmodrome.state_file import make_folder
 from cosmodrome.store.checkpoint import Checkpoint
 from cosmodrome.store.consume_queue import ENTRY_SIZE
+from cosmodrome.store.derived import SUMS
 from cosmodrome.store.evidence import Claim
 from cosmodrome.store.expected import Expected
 from cosmodrome.store.findings import Area, Findings, counted
@@ -322,6 +323,7 @@ def _set_derived_aside(paths: StorePaths, idle: set[QueueKey]) -> None:
     A queue of which the log has no record any more cannot be built from it, and would begin at 0 again, below its
     consumers' offsets. So its last file is carried over. All of them are, or none: the copies are made beside.
     """
+    (paths.root / SUMS).unlink(missing_ok=True)
     queues = paths.consume_queue
     prepared = queues.with_name(queues.name + ".new")
     if queues.is_dir():
