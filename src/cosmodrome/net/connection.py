@@ -102,6 +102,7 @@ class Connection(asyncio.Protocol):
         self.closed = False
         self._nonsense = ""  # why its bytes could not be read
         self.lost = asyncio.Event()
+        self.in_order = asyncio.Lock()  # for handlers that may wait, and whose requests must not overtake each other
 
     def __repr__(self) -> str:
         return f"<Connection {self.peer}{' closed' if self.closed else ''}>"
