@@ -17,7 +17,7 @@ from cosmodrome.model import GroupConfig, MessageQueue
 from cosmodrome.wire.bodies import LockBatch, decode_locked
 from cosmodrome.wire.command import Command
 from cosmodrome.wire.record import decode_records
-from cosmodrome.wire.requests import SendMessage, UnregisterClient
+from cosmodrome.wire.requests import PullFlag, PullMessage, SendMessage, UnregisterClient, UpdateConsumerOffset
 from tests.system.test_hostile_peers import PATIENCE_SECONDS, TIMEOUT_MS, beat, broker_and_caller, until
 
 
@@ -89,6 +89,23 @@ async def test_a_queue_that_is_unlocked_stays_unlocked(tmp_path: Path) -> None:
         assert {(await locking).code, (await unlocking).code} == {ResponseCode.SUCCESS}
         reply = await caller.call(broker.address, asking(RequestCode.LOCK_BATCH_MQ, "b", 2), TIMEOUT_MS)
         assert decode_locked(reply.body) == (MessageQueue("t", "broker-a", 0),)
+
+
+async def test_a_commit_is_not_undone_by_one_that_came_before_with_a_pull(tmp_path: Path) -> None:
+    """The pull waits until its long expression is compiled."""
+    expression = " OR ".join(f"long = 'word {number}'" for number in range(100))
+    flags = PullFlag.SUBSCRIPTION | PullFlag.COMMIT_OFFSET
+    header = PullMessage("g", "t", 0, 0, 32, flags, 5, 0, subscription=expression, expression_type="SQL92")
+    async with broker_and_caller(tmp_path) as (broker, caller):
+        await caller.call(broker.address, send("t", b"x"), TIMEOUT_MS)
+        with busy_thread(broker):
+            pull = Command.request(RequestCode.PULL_MESSAGE, header)
+            pulling = asyncio.create_task(caller.call(broker.address, pull, TIMEOUT_MS))
+            await until(lambda: any(connection._tasks for connection in broker._servers[0].connections))
+            commit = Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffset("g", "t", 0, 7))
+            assert (await caller.call(broker.address, commit, TIMEOUT_MS)).code == ResponseCode.SUCCESS
+        await pulling
+        assert broker.offsets.find_offset("g", "t", 0) == 7
 
 
 async def test_a_group_that_is_refused_keeps_no_other_group_of_its_client_out(tmp_path: Path) -> None:
