@@ -26,6 +26,7 @@ from cosmodrome.codes import ResponseCode
 from cosmodrome.config import NetConfig
 from cosmodrome.errors import CallTimeout, ConnectionFailed, ProtocolError
 from cosmodrome.net.books import Books
+from cosmodrome.net.lane import OWNER
 from cosmodrome.net.turn import Turn
 from cosmodrome.net.watchdog import Watchdog
 from cosmodrome.wire.command import ONEWAY_BIT, RESPONSE_BIT, Command
@@ -202,6 +203,7 @@ class Connection(asyncio.Protocol):
         """Every whole frame in hand, one after the other; if they take long, the rest in the next turn."""
         if self.closed:
             return
+        OWNER.set(self.peer)
         take = self._decoder.take
         clock, limit = self._watchdog.clock, self._watchdog.limit_seconds
         before = clock()
