@@ -26,6 +26,7 @@ from cosmodrome.broker.queue_locks import QueueLocks
 from cosmodrome.broker.redirect import redirect
 from cosmodrome.broker.registration import Registration
 from cosmodrome.broker.request_modes import RequestModes
+from cosmodrome.broker.settling import Settling
 from cosmodrome.broker.statistics import SAMPLE_MS, Statistics
 from cosmodrome.broker.tables import SavedTable
 from cosmodrome.broker.timers import Timers
@@ -154,6 +155,7 @@ class Broker:
         """What processors look things up in; some of it outlives the broker, in `folder`."""
         config = self.config
         self.topics = Topics(config, folder / "topics.json", self.clock, self.registration.topics_changed)
+        self.settling = Settling(self.topics, self.lane)
         self.groups = Groups(config, folder / "subscriptionGroup.json", self.clock)
         self.offsets = ConsumerOffsets(folder / "consumerOffset.json", self.clock, config.max_consumer_offsets)
         self.request_modes = RequestModes(config, folder / "messageRequestMode.json", self.clock)

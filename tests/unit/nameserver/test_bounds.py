@@ -15,8 +15,9 @@ import pytest
 
 from cosmodrome import state_file
 from cosmodrome.codes import RequestCode, ResponseCode
+from cosmodrome.config import BrokerConfig, NameServerConfig
 from cosmodrome.errors import InvalidParameter, ServiceNotAvailable, SystemBusy
-from cosmodrome.model import TopicConfig
+from cosmodrome.model import DataVersion, TopicConfig
 from cosmodrome.nameserver import bodies
 from cosmodrome.nameserver.kv import MAX_WAITING, KvConfigs, KvLimits
 from cosmodrome.nameserver.processors import PROCESSORS
@@ -305,3 +306,14 @@ async def test_changes_of_the_table_are_made_in_the_order_they_come(peer_of_one:
 async def peer_of_one() -> Any:
     async with serving(clock=FakeClock()) as peer:
         yield peer
+
+
+def test_a_broker_with_as_many_topics_as_it_may_have_can_register() -> None:
+    """Dead letter topics come on top of `maxTopics`, so there may be some more."""
+    count = BrokerConfig().max_topics + BrokerConfig().max_subscription_groups // 10
+    attributes = {"message.type": "NORMAL", "queue.type": "SimpleCQ"}
+    topics = {f"topic-{number}": TopicConfig(f"topic-{number}", 8, 8, attributes=attributes) for number in range(count)}
+    body = RegisterBrokerBody(DataVersion(), topics).encode()
+    limits = NameServerConfig()
+    assert len(body) <= limits.max_request_body_size
+    assert not bodies._has_more_values(body, limits.max_request_body_values)
