@@ -174,6 +174,7 @@ class MessageStore:
         self._queues.floors = self._floors.floors
         log.log(logging.ERROR if recovered.is_damaged else logging.INFO, "%s", recovered)
         self._lock = lock
+        self._reader.written_from = self._log.end
         self.timeline = Timeline.open(
             self.paths.config / "timeline.json", self._clock, lambda: self._log.end, self._log.last_timestamp
         )
