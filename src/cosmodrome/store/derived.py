@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import struct
 import zlib
 from collections.abc import Iterator
@@ -246,6 +245,7 @@ class DerivedFiles:
         good = [name for name in names if is_log_file_name(name) and file_start(name) % size == 0]
         for name in names:
             path = folder / name
+            disk.refuse_link(path)
             if name not in good:
                 yield Trouble(path, f"its name is not a multiple of {size} in 20 digits")
             elif (actual := path.stat().st_size) != size and (actual or not self._may_be_empty(name, good)):
@@ -265,6 +265,7 @@ class DerivedFiles:
         folder, size = self._paths.index, self.shape.index_file
         paths = sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
         for path in paths:
+            disk.refuse_link(path)
             actual = path.stat().st_size
             if parse_int(path.name) is None:
                 yield Trouble(path, "its name is not a time in digits")
@@ -342,13 +343,13 @@ class DerivedFiles:
         size = self.shape.queue_file
         if is_log_file_name(path.name) and file_start(path.name) % size == 0 and not self._is_before_gap(path):
             try:
-                shutil.copyfile(path, kept)
+                disk.copy(path, kept)
             except OSError as error:
                 if error.errno not in disk.NO_ROOM:
                     raise
                 kept.unlink(missing_ok=True)
                 log.error("%s: no room to keep a copy", path)
-            os.truncate(path, size)
+            disk.set_size(path, size)
         else:
             path.rename(kept)
         disk.sync_folder(path.parent)

@@ -705,6 +705,7 @@ def _locked(paths: StorePaths) -> StoreLock:
     """Keep other brokers out, and make the folders that are missing once it is known that none should be there."""
     lock = StoreLock(paths.lock)
     try:
+        paths.refuse_links()
         paths.check_nothing_left_behind()
         check_log(paths)
         paths.make_parents()
