@@ -302,7 +302,7 @@ class Broker:
         await self.stop_listening()
         await self._caller.close()
         self._settle_offsets()
-        self.pops.orders.clean(self._is_known, self.clock.now_ms())
+        self.pops.orders.clean(self._is_known, self.store.timeline.today_ms())
         unsaved = []
         for table in self._tables():
             try:
@@ -377,7 +377,7 @@ class Broker:
         What is out of an orderly pop is called back, so that it neither blocks the queue nor moves the offset.
         """
         (self.offsets.reset if is_read else self.offsets.commit)(group, topic, queue_id, offset)
-        self.pops.orders.call_back(topic, group, queue_id, self.clock.now_ms())
+        self.pops.orders.call_back(topic, group, queue_id, self.store.timeline.today_ms())
         self._wake(self.long_polls.take_queue(topic, queue_id))
         self.pops.more(PollKey(topic, group, queue_id))
         self.pops.more(PollKey(topic, group, ANY_QUEUE))
@@ -580,7 +580,7 @@ class Broker:
         """Keep the files close behind the tables."""
         await self.store.skipped.saved()  # before anybody says how far it is
         self._settle_offsets()
-        self.pops.orders.clean(self._is_known, self.clock.now_ms())
+        self.pops.orders.clean(self._is_known, self.store.timeline.today_ms())
         for table in self._tables():
             await table.saved()
 
