@@ -113,6 +113,25 @@ def test_a_store_that_is_taken_away(tmp_path: Path) -> None:
     assert "Traceback" not in daemon.output
 
 
+@pytest.mark.parametrize("end", ["store taken away", "killed"])
+def test_the_end_of_one_broker_of_several_is_told_with_a_code(tmp_path: Path, end: str) -> None:
+    (tmp_path / "broker.conf").write_text(BROKER_CONF)
+    ports = ("--namesrv-port", "0", "--broker-port", "0")
+    arguments = ("up", "--data", str(tmp_path), "-c", str(tmp_path / "broker.conf"), "--brokers", "2", *ports)
+    with Daemon(*arguments) as daemon:
+        if end == "killed":
+            (child,) = Path(f"/proc/{daemon.pid}/task/{daemon.pid}/children").read_text().split()
+            os.kill(int(child), signal.SIGKILL)
+            code = -signal.SIGKILL
+        else:
+            send_until_refused(daemon, lambda: shutil.rmtree(tmp_path / "broker-b"))
+            daemon.interrupt()
+            code = 1
+        assert daemon.exit_code() == 1, daemon.output
+    assert daemon.output.splitlines()[-1] == f"Error: broker-b ended with code {code}; what it said is above"
+    assert "Traceback" not in daemon.output
+
+
 @pytest.mark.skipif(not SmallDisk.is_possible(), reason="no namespaces here")
 def test_a_read_only_disk_is_told_at_the_start(tmp_path: Path) -> None:
     with SmallDisk(tmp_path / "disk", 8 * 1024 * 1024) as disk:
