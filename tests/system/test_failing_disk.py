@@ -15,7 +15,7 @@ import pytest
 
 from cosmodrome import Message
 from cosmodrome.blocking import Producer
-from cosmodrome.errors import SendFailed
+from cosmodrome.errors import ConnectionFailed, SendFailed
 from cosmodrome.store.lock import AbortMark, Exit
 from cosmodrome.testing.faulty_disk import Kind
 from tests.system.daemons import BROKER_CONF, Daemon
@@ -111,6 +111,20 @@ def test_a_store_that_is_taken_away(tmp_path: Path) -> None:
         daemon.exit_code()
     assert daemon.output.splitlines()[-1].startswith("Error: the broker has stopped, but could not save everything: ")
     assert "Traceback" not in daemon.output
+
+
+def test_a_body_that_cannot_be_read_while_it_is_sent_is_told(tmp_path: Path) -> None:
+    """The head is there, and the kernel copies the body into the socket: it says EFAULT where we would get SIGBUS."""
+    with broker(tmp_path, "ASYNC_FLUSH") as daemon:
+        with Producer(group="p", namesrv=daemon.address("name server"), max_tries=1) as producer:
+            sent = producer.send(Message("orders", os.urandom(500_000)))
+        log_file = tmp_path / "data/broker-a/commitlog/00000000000000000000"
+        os.truncate(log_file, 100_000)
+        with pytest.raises(ConnectionFailed):
+            read_all(daemon, {sent.queue.queue_id})
+        assert daemon.interrupt() == 1
+        daemon.exit_code()
+    assert f"{log_file} was cut by another program" in daemon.output or f"{log_file} cannot be used" in daemon.output
 
 
 @pytest.mark.parametrize("end", ["store taken away", "killed"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Iterator, Sequence
@@ -549,6 +550,8 @@ class Broker:
             yield
 
     def _connection_lost(self, connection: Connection) -> None:
+        if isinstance(connection.error, OSError) and connection.error.errno == errno.EFAULT:
+            self.store.memory_failed()
         if groups := self.clients.drop(connection):
             self.lane.start(self._leaving(groups))
 
