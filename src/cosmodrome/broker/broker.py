@@ -158,7 +158,7 @@ class Broker:
         self.groups = Groups(config, folder / "subscriptionGroup.json", self.clock)
         self.offsets = ConsumerOffsets(folder / "consumerOffset.json", self.clock, config.max_consumer_offsets)
         self.request_modes = RequestModes(config, folder / "messageRequestMode.json", self.clock)
-        self.topic_queues = TopicQueues(config, self._caller, self.topics, self.clock)
+        self.topic_queues = TopicQueues(config, self._caller, self.topics, self.clock, self.lane)
         self.filters = GroupFilters(limit=config.max_filter_characters) if config.enable_property_filter else None
         self.clients = Clients(
             config.channel_expired_timeout, config.max_groups_per_connection, config.max_group_memberships

@@ -19,6 +19,8 @@ from cosmodrome.wire.requests import AckMessage, ChangeInvisibleTime, ChangeInvi
 if TYPE_CHECKING:
     from cosmodrome.broker.broker import Broker
 
+ACKS_STEP = 50  # acks of a batch that are stored in one step
+
 
 async def ack_message(broker: Broker, _connection: Connection, command: Command) -> Command:
     """ACK_MESSAGE: the message does not come again."""
@@ -39,7 +41,9 @@ async def batch_ack(broker: Broker, _connection: Connection, command: Command) -
     body = await read_body(broker, BatchAckBody, command)
     if not body.acks:
         raise NoMessage("a batch ack without acks")
-    for batch in body.acks:
+    for number, batch in enumerate(body.acks):
+        if number and number % ACKS_STEP == 0:
+            await broker.lane.turn()
         await _ack_batch(broker, batch, body.broker_name or broker.config.broker_name)
     return command.reply()
 
