@@ -38,6 +38,7 @@ from cosmodrome.wire.bodies import (
     Assignment,
     BatchAck,
     BatchAckBody,
+    CheckClientConfig,
     ConsumerData,
     ConsumeStats,
     HeartbeatData,
@@ -378,6 +379,11 @@ async def test_a_long_expression_is_compiled_beside_the_loop(tmp_path: Path, mon
             reply = await caller.call(broker.address, Command.request(RequestCode.PULL_MESSAGE, header), TIMEOUT_MS)
             assert reply.code == code, reply.remark
         assert threads == [False, False]
+        words = " OR ".join(f"checked = 'word {number}'" for number in range(100))
+        checked = Subscription("t", words, expression_type=SQL)
+        request = Command.request(RequestCode.CHECK_CLIENT_CONFIG, body=CheckClientConfig("c", "g", checked).encode())
+        assert (await caller.call(broker.address, request, TIMEOUT_MS)).code == ResponseCode.SUCCESS
+        assert threads == [False, False, False]
         header = PullMessage("g", "t", 0, 0, 32, flags, 0, 0, subscription="a||" * 20_000)
         reply = await caller.call(broker.address, Command.request(RequestCode.PULL_MESSAGE, header), TIMEOUT_MS)
         assert (reply.code, "60000 characters" in (reply.remark or "")) == (
