@@ -115,7 +115,8 @@ async def _up(
         broker = _made(setup)
         with _listening("--host, --broker-port or listenPort in the file of -c"):
             await broker.start()
-        async with _BrokerProcesses(setup.broker, brokers - 1, data, config_file, stop):
+        others = _BrokerProcesses(setup.broker, brokers - 1, data, config_file, stop)
+        async with others:
             _echo_open(setup.broker)
             _say(_ready_text(name_server.address, broker, data, brokers, time.monotonic() - started))
             async with broker.watchdog.watching():
@@ -123,6 +124,7 @@ async def _up(
     finally:
         stop_name_server.set()  # last, so that the brokers could say goodbye
         await serving
+    others.check()
     _say("stopped")
 
 
@@ -350,7 +352,7 @@ class _BrokerProcesses:
         self._config_file = config_file
         self._stop = stop
         self._watching: list[asyncio.Task[None]] = []
-        self._processes: list[asyncio.subprocess.Process] = []
+        self._processes: dict[str, asyncio.subprocess.Process] = {}
 
     async def __aenter__(self) -> None:
         try:
@@ -370,7 +372,7 @@ class _BrokerProcesses:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "cosmodrome", *arguments, stdout=asyncio.subprocess.PIPE, start_new_session=True
         )
-        self._processes.append(process)
+        self._processes[name] = process
         await _wait_ready(process, name)
         self._watching.append(asyncio.create_task(self._watch(process, name)))
 
@@ -381,10 +383,18 @@ class _BrokerProcesses:
             self._stop.set()
 
     async def __aexit__(self, *_error: object) -> None:
-        for process in self._processes:
+        processes = self._processes.values()
+        for process in processes:
             if process.returncode is None:
                 process.terminate()
-        await asyncio.gather(*(process.wait() for process in self._processes), *self._watching)
+        await asyncio.gather(*(process.wait() for process in processes), *self._watching)
+
+    def check(self) -> None:
+        """StoreError if one of them did not end as it should: the code of this process says so, too."""
+        codes = {name: process.returncode for name, process in self._processes.items() if process.returncode}
+        if codes:
+            told = ", ".join(f"{name} ended with code {code}" for name, code in codes.items())
+            raise StoreError(f"{told}; what it said is above")
 
 
 def _other_names(first: str) -> list[str]:

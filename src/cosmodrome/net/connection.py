@@ -101,6 +101,7 @@ class Connection(asyncio.Protocol):
         self.peer = "?"
         self.packed_peer = bytes(8)  # as stored messages hold it
         self.closed = False
+        self.error: Exception | None = None  # why the system ended it, if it did
         self._nonsense = ""  # why its bytes could not be read
         self.lost = asyncio.Event()
         self.in_order = asyncio.Lock()  # for handlers that may wait, and whose requests must not overtake each other
@@ -175,6 +176,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.closed = True
+        self.error = error
         for timer in (self._idle_timer, self._stall_timer):
             if timer is not None:
                 timer.cancel()

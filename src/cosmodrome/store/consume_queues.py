@@ -347,10 +347,10 @@ def _queue_names(root: Path) -> dict[str, set[int]]:
         return names
     for topic in _entries(root):
         if topic.is_dir() and is_topic(topic.name):
-            _refuse_link(topic)
+            disk.refuse_link(topic.path)
             for queue in _entries(topic):
                 if (number := parse_int(queue.name, high=MAX_INT)) is not None:
-                    _refuse_link(queue)
+                    disk.refuse_link(queue.path)
                     names.setdefault(topic.name, set()).add(number)
     return names
 
@@ -358,11 +358,6 @@ def _queue_names(root: Path) -> dict[str, set[int]]:
 def _entries(folder: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
     with os.scandir(folder) as entries:
         return list(entries)
-
-
-def _refuse_link(entry: os.DirEntry[str]) -> None:
-    if entry.is_symlink():
-        raise disk.LinkRefused(entry.path)
 
 
 def queue_folders(root: Path) -> Iterator[Path]:

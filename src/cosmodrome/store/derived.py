@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import shutil
 import struct
 import threading
 import zlib
@@ -275,6 +274,7 @@ class DerivedFiles:
         size = self.shape.queue_file
         good = [name for name in sizes if is_log_file_name(name) and file_start(name) % size == 0]
         for name, actual in sizes.items():
+            disk.refuse_link(folder / name)
             if name not in good:
                 yield Trouble(folder / name, f"its name is not a multiple of {size} in 20 digits")
             elif actual != size and (actual or not self._may_be_empty(name, good)):
@@ -294,6 +294,7 @@ class DerivedFiles:
         folder, size = self._paths.index, self.shape.index_file
         paths = sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
         for path in paths:
+            disk.refuse_link(path)
             actual = path.stat().st_size
             if parse_int(path.name) is None:
                 yield Trouble(path, "its name is not a time in digits")
@@ -389,13 +390,13 @@ class DerivedFiles:
         size = self.shape.queue_file
         if is_log_file_name(path.name) and file_start(path.name) % size == 0 and not self._is_before_gap(path):
             try:
-                shutil.copyfile(path, kept)
+                disk.copy(path, kept)
             except OSError as error:
                 if error.errno not in disk.NO_ROOM:
                     raise
                 kept.unlink(missing_ok=True)
                 log.error("%s: no room to keep a copy", path)
-            os.truncate(path, size)
+            disk.set_size(path, size)
         else:
             path.rename(kept)
         disk.sync_folder(path.parent)

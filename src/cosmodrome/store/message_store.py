@@ -386,6 +386,14 @@ class MessageStore:
             self._abort.note_failure()
             log.critical("%s", self._gate.failure)
 
+    def memory_failed(self) -> None:
+        """The system could not read mapped bytes that were to be sent. Whoever touches them dies of SIGBUS; a socket
+        only says EFAULT, and names no file."""
+        cut = (file.path for file in self._log.files if file.map is not None and file.is_cut())
+        path = next(cut, None)
+        what = f"{path} was cut by another program" if path else f"a file in {self.paths.commit_log} cannot be read"
+        self._refuse(f"the disk failed: {what}")
+
     def _disk_measured(self, full: str | None) -> None:
         """Take no messages on a disk that is too full; take them again when it is not."""
         if self._gate.is_behind:
@@ -712,6 +720,7 @@ def _locked(paths: StorePaths) -> StoreLock:
     """Keep other brokers out, and make the folders that are missing once it is known that none should be there."""
     lock = StoreLock(paths.lock)
     try:
+        paths.refuse_links()
         paths.check_nothing_left_behind()
         check_log(paths)
         paths.make_parents()

@@ -7,13 +7,13 @@ folder is marked as left by a crash, with nothing known to be safe, until all is
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
+from cosmodrome import disk
 from cosmodrome.clock import Clock
 from cosmodrome.config import StoreConfig
 from cosmodrome.errors import StoreError
@@ -94,6 +94,7 @@ def repair(
     found = _survey(paths, config)
     lock = StoreLock(paths.lock)
     try:
+        paths.refuse_links()
         for folder in paths.outside:
             lock.add_folder(folder)
         if obstacles := _obstacles(found):
@@ -280,7 +281,7 @@ def _tidy_log(found: Survey) -> None:
         make_folder(folder)
         stray.rename(free_name(folder / stray.name, suffix=""))
     for file in _short_files(found.log):
-        os.truncate(file.path, found.log.file_size)
+        disk.set_size(file.path, found.log.file_size)
 
 
 def _mend_log(found: Survey, proof: Proof, progress: Progress) -> set[QueueKey]:
@@ -329,7 +330,7 @@ def _set_derived_aside(paths: StorePaths, idle: set[QueueKey]) -> None:
     if queues.is_dir():
         if prepared.is_dir():
             shutil.rmtree(prepared)  # copies only, and perhaps not all of them
-        prepared.mkdir()
+        disk.make_folders(prepared)
         views = survey(paths.root, paths).queues
         for key in idle & views.keys():
             _carry_over(views[key], prepared)
@@ -338,7 +339,7 @@ def _set_derived_aside(paths: StorePaths, idle: set[QueueKey]) -> None:
         prepared.rename(queues)
     if paths.index.is_dir():
         paths.index.rename(free_name(paths.index))
-        paths.index.mkdir()
+        disk.make_folders(paths.index)
     paths.sync_names()
 
 
@@ -346,8 +347,8 @@ def _carry_over(view: QueueView, target: Path) -> None:
     used = [file for file in view.files if view.entry(file.start // ENTRY_SIZE) is not None]
     if used:
         path = target / view.topic / str(view.queue_id) / used[-1].path.name
-        path.parent.mkdir(parents=True)
-        shutil.copyfile(used[-1].path, path)
+        disk.make_folders(path.parent)
+        disk.copy(used[-1].path, path)
         sync_path(path)
         for folder in path.parents[:3]:
             sync_directory(folder)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from cosmodrome.errors import InvalidParameter, ProtocolError
 from cosmodrome.model import MessageQueue, RequestMode
 from cosmodrome.wire.bodies import (
+    MAX_POPPED,
     Ack,
     Assignment,
     BatchAck,
@@ -100,6 +101,16 @@ def test_any_batch_ack_comes_back(start: int, distances: set[int]) -> None:
     offsets = tuple(start + distance for distance in sorted(distances))
     body = BatchAckBody("b", (BatchAck("g", "T", "1", 0, start, 7, 1, 2, offsets),))
     assert BatchAckBody.decode(body.encode()) == body
+
+
+def test_a_batch_ack_names_no_more_messages_than_a_pop_brings() -> None:
+    def body(distances: range) -> bytes:
+        return BatchAckBody("b", (BatchAck("g", "T", "0", 3, 5, 2, 1, 2, tuple(distances)),)).encode()
+
+    assert len(BatchAckBody.decode(body(range(5, 5 + MAX_POPPED))).acks[0].offsets) == MAX_POPPED
+    assert BatchAckBody.decode(body(range(1_000_005, 1_000_006))).acks[0].offsets == (1_000_005,)
+    with pytest.raises(ProtocolError, match="names 33 messages of one checkpoint; at most 32"):
+        BatchAckBody.decode(body(range(5, 5 + MAX_POPPED + 1)))
 
 
 def test_an_assignment_may_be_none_or_empty() -> None:

@@ -19,6 +19,8 @@ from cosmodrome.wire.requests import AckMessage, ChangeInvisibleTime, ChangeInvi
 if TYPE_CHECKING:
     from cosmodrome.broker.broker import Broker
 
+ACKS_STEP = 50  # acks of a batch that are stored in one step
+
 
 async def ack_message(broker: Broker, _connection: Connection, command: Command) -> Command:
     """ACK_MESSAGE: the message does not come again."""
@@ -39,7 +41,9 @@ async def batch_ack(broker: Broker, _connection: Connection, command: Command) -
     body = await read_body(broker, BatchAckBody, command)
     if not body.acks:
         raise NoMessage("a batch ack without acks")
-    for batch in body.acks:
+    for number, batch in enumerate(body.acks):
+        if number and number % ACKS_STEP == 0:
+            await broker.lane.turn()
         await _ack_batch(broker, batch, body.broker_name or broker.config.broker_name)
     return command.reply()
 
@@ -51,7 +55,7 @@ async def change_invisible_time(broker: Broker, _connection: Connection, command
     if handle.is_orderly:
         return command.reply(header=_change_in_order(broker, request, handle))
     # Two checkpoints of one message must differ, even if all this happens within a millisecond.
-    now_ms = broker.clock.now_ms()
+    now_ms = broker.store.timeline.today_ms()
     now_ms += now_ms == handle.pop_time_ms
     point = CheckPoint(
         request.topic,
@@ -148,14 +152,14 @@ def ack_in_order(broker: Broker, group: str, topic: str, queue_id: int, offset: 
     if next_offset is None:
         return
     broker.offsets.commit(group, topic, queue_id, next_offset)
-    if broker.pops.orders.blocked_until(topic, group, queue_id, None, broker.clock.now_ms()) is None:
+    if broker.pops.orders.blocked_until(topic, group, queue_id, None, broker.store.timeline.today_ms()) is None:
         broker.pops.more(PollKey(topic, group, ANY_QUEUE))
         broker.pops.more(PollKey(topic, group, queue_id))
 
 
 def _change_in_order(broker: Broker, request: ChangeInvisibleTime, handle: Handle) -> ChangeInvisibleTimeReply:
     group, topic, queue_id = request.consumer_group, request.topic, request.queue_id
-    visible_ms = broker.clock.now_ms() + request.invisible_time
+    visible_ms = broker.store.timeline.today_ms() + request.invisible_time
     if request.offset >= (broker.offsets.find_offset(group, topic, queue_id) or 0):
         broker.pops.orders.visible_at(topic, group, queue_id, request.offset, handle.pop_time_ms, visible_ms)
     return ChangeInvisibleTimeReply(handle.pop_time_ms, visible_ms - handle.pop_time_ms, handle.revive_queue_id)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from cosmodrome.broker.bodies import read_body, reply_with
 from cosmodrome.broker.clients import Member
-from cosmodrome.broker.wanted import check_sql
+from cosmodrome.broker.wanted import LONG_EXPRESSION, check_sql, prepare
 from cosmodrome.codes import Language
 from cosmodrome.errors import ConsumerNotOnline, InvalidParameter, RequestError
 from cosmodrome.filter import sql92
@@ -121,7 +121,10 @@ async def check_client_config(broker: Broker, _connection: Connection, command: 
     subscription = (await read_body(broker, CheckClientConfig, command)).subscription
     if subscription.expression_type != "TAG":
         check_sql(subscription.expression_type, broker.filters is not None)
-        sql92.compile(subscription.expression)
+        if len(subscription.expression) > LONG_EXPRESSION:
+            await prepare(broker.lane, subscription.expression, sql92.EXPRESSION_TYPE)
+        else:
+            sql92.compile(subscription.expression)
     return command.reply()
 
 
