@@ -106,6 +106,25 @@ def test_a_start_sets_aside_what_is_damaged_and_builds_it_again(
 
 
 @LEAVES
+@pytest.mark.parametrize("path", [QUEUE, SECOND_FILE])
+@pytest.mark.parametrize("bit", [3, 7, 12, 16, 40])
+def test_an_entry_that_leads_elsewhere_is_written_again_before_anyone_reads_it(
+    tmp_path: Path, path: str, bit: int, leave: Leave, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also one that looks sound beside the others, and in a queue that only a service of the broker reads."""
+    filled(tmp_path, leave)
+    sound = (tmp_path / path).read_bytes()
+    flip(tmp_path / path, 20 * 20 + 7 - bit // 8, 1 << bit % 8)
+    open_store(tmp_path).close()
+    assert f"{tmp_path / path} is damaged" in caplog.text
+    assert (tmp_path / path).read_bytes() == sound
+    assert verify(tmp_path).is_sound, verify(tmp_path).problems
+    caplog.clear()
+    open_store(tmp_path).close()
+    assert caplog.text == ""
+
+
+@LEAVES
 def test_a_copy_of_what_was_damaged_is_kept(tmp_path: Path, leave: Leave, caplog: pytest.LogCaptureFixture) -> None:
     filled(tmp_path, leave)
     flip(tmp_path / QUEUE, 50 * 20 + 3)
