@@ -162,6 +162,8 @@ class MessageStore:
             for (topic, queue_id), queue_offset in derived.sums.ends.items():
                 if topic not in self._deleted.ends:
                     self._queues.reserve(topic, queue_id, queue_offset)
+        if known is not None or recovered.is_damaged:  # else the next start would take that for damage
+            derived.sums.forget()
         if is_marked or derived.sums.log_end < 0:
             derived.sums.extend(self._dispatcher.end, derived.shape)
         self._floors.update(self._queues.reserved())

@@ -20,6 +20,7 @@ from cosmodrome.errors import StoreError
 from cosmodrome.state_file import make_folder
 from cosmodrome.store.checkpoint import Checkpoint
 from cosmodrome.store.consume_queue import ENTRY_SIZE
+from cosmodrome.store.derived import SUMS
 from cosmodrome.store.evidence import Claim
 from cosmodrome.store.expected import Expected
 from cosmodrome.store.findings import Area, Findings, counted
@@ -259,6 +260,7 @@ def _asides(folder: Path) -> list[Path]:
 
 def _distrust(paths: StorePaths) -> None:
     """From here to the end, whoever opens the store has to build queues and index from the whole log."""
+    (paths.root / SUMS).unlink(missing_ok=True)  # what it speaks of is about to change, and rightly so
     AbortMark(paths.abort).distrust_memory()
     checkpoint = Checkpoint(paths.checkpoint)
     checkpoint.forget()
