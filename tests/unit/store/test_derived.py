@@ -132,11 +132,16 @@ def test_a_queue_that_lost_a_message_is_not_damaged_from_then_on(
     tmp_path: Path, leave: Leave, is_repaired: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its entry changed where it was written long ago: each start built all queues again, and kept another copy."""
-    filled(tmp_path, MessageStore.close)
     store = open_store(tmp_path)
+    fill(store, 260)
     lost = store.append(message("orders", body=b"lost"))
-    fill(store, 10)
-    leave(store)
+    fill(store, 20)
+    store._take_checkpoint()()
+    store.close()
+    if leave is kill:
+        store = open_store(tmp_path)
+        fill(store, 5)
+        kill(store)
     size = SMALL.mapped_file_size_commit_log
     path = tmp_path / "commitlog" / f"{lost.physical_offset // size * size:020d}"
     flip(path, lost.physical_offset % size + 90)
