@@ -140,6 +140,8 @@ class ConsumeQueue:
         if queue_offset < self.max_offset:
             if queue_offset < 0 or physical_offset < self.last_physical_end:
                 return queue_offset >= 0
+            if queue_offset == self.max_offset - 1 and not self._may_lead(queue_offset, self.entry(queue_offset)):
+                return True  # not the head is damaged, but the entry
             if queue_offset == 0 and self.max_offset & (self.max_offset - 1):
                 return True
             if queue_offset * ENTRY_SIZE < self._files[0].start:
