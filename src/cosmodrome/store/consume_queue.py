@@ -48,6 +48,7 @@ class ConsumeQueue:
         "_open_files",
         "_rewritten",
         "fillers",
+        "holds",
         "log_start",
         "lost",
         "max_offset",
@@ -81,6 +82,7 @@ class ConsumeQueue:
         self.fillers = 0  # entries made up since the queue was opened, because the log does not have their messages
         self.lost: set[int] = set()  # of messages that damage took, and that no filler stands for yet
         self.reserved = 0  # the next message gets this offset at least: those before it had one
+        self.holds: Holds | None = None  # for whoever knows the log: entries that lead elsewhere are written again
         self._directory = directory
         self._file_size = file_size
         self._open_files = open_files
@@ -143,6 +145,8 @@ class ConsumeQueue:
         if queue_offset < self.max_offset:
             if queue_offset < 0 or physical_offset < self.last_physical_end:
                 return queue_offset >= 0
+            if queue_offset == self.max_offset - 1 and not self._may_lead(queue_offset, self.entry(queue_offset)):
+                return True  # not the head is damaged, but the entry
             if queue_offset == 0 and self.max_offset & (self.max_offset - 1):
                 return True
             if queue_offset * ENTRY_SIZE < self._files[0].start:
@@ -195,13 +199,18 @@ class ConsumeQueue:
         return True
 
     def _mend(self, queue_offset: int, entry: Entry) -> None:
-        """Write the rest of an entry of which a killed process may have written only a part."""
+        """Write the rest of an entry of which a killed process may have written only a part, or all of one that leads
+        to no record of its message. One that leads to another record of this offset counts: it came later."""
         if queue_offset * ENTRY_SIZE < self._files[0].start:
             return
         found = self.entry(queue_offset)
-        if found == entry or (found[0] != entry[0] and found[1] > 0):
+        if found == entry or (found[0] != entry[0] and found[1] > 0 and self._may_lead(queue_offset, found)):
             return
         self.rewrite(queue_offset, entry)
+
+    def _may_lead(self, queue_offset: int, entry: Entry) -> bool:
+        physical_offset, size, _ = entry
+        return size == FILLER_SIZE or self.holds is None or self.holds(physical_offset, size, queue_offset)
 
     def rewrite(self, queue_offset: int, entry: Entry) -> None:
         """Put another entry in the place of one whose bytes have changed."""

@@ -108,6 +108,7 @@ class ConsumeQueues:
         path = self._path(topic, queue_id)
         queue = ConsumeQueue(path, topic, queue_id, self._file_size, self._open_files, self._dirty, self.rewritten)
         queue.reserved = queue.next_offset = self.floors.get((topic, queue_id), 0)
+        queue.holds = partial(self._is_there, topic, queue_id)
         self._queues[topic, queue_id] = queue
         self._names.setdefault(topic, set()).add(queue_id)
         return queue
@@ -128,6 +129,12 @@ class ConsumeQueues:
             return is_settled or (head.topic, head.queue_id, head.queue_offset) == (topic, queue_id, queue_offset)
 
         return holds
+
+    def _is_there(self, topic: str, queue_id: int, physical_offset: int, size: int, queue_offset: int) -> bool:
+        """Whether the log has the record of this queue offset there."""
+        head = self._log.head_at(physical_offset)
+        wanted = size, topic, queue_id, queue_offset
+        return head is not None and (head.size, head.topic, head.queue_id, head.queue_offset) == wanted
 
     def cut_back(self, physical_offset: int) -> None:
         """Drop, in every queue on disk, what is damaged or points at or behind `physical_offset`."""

@@ -162,6 +162,11 @@ class Sums:
                 del known[place]
         return known
 
+    def forget(self) -> None:
+        """What the files hold has changed, and rightly so: `extend` reads all of them."""
+        self.files, self.log_end = {}, -1
+        self.__dict__.pop("ends", None)
+
     def forget_topic(self, topic: str) -> None:
         """Its queues may begin again, with other messages."""
         with self._writing:
@@ -317,9 +322,7 @@ class DerivedFiles:
     def _rotten(self, queues: Queues) -> Iterator[Trouble]:
         """Files that are not what they were at the last clean stop. Since then, queues have only grown; of index files,
         the last one is written everywhere."""
-        checkpoint = Checkpoint(self._paths.checkpoint)
-        is_newest = self.exit is Exit.CLEAN and checkpoint.clean_end is not None
-        is_newest = is_newest and checkpoint.clean_end is not None and checkpoint.clean_end[0] == self.sums.log_end
+        is_newest = self._is_as_left
         full = self.shape.index_file
         files = [
             (place, known)
@@ -342,6 +345,20 @@ class DerivedFiles:
     def _path_of(self, place: str) -> Path:
         kind, _, rest = place.partition("/")
         return (self._paths.index if kind == "index" else self._paths.consume_queue) / rest
+
+    @property
+    def _is_as_left(self) -> bool:
+        """Whether nobody wrote since the clean stop that the checksums are of."""
+        clean_end = Checkpoint(self._paths.checkpoint).clean_end
+        return self.exit is Exit.CLEAN and clean_end is not None and clean_end[0] == self.sums.log_end
+
+    def changed_since_stop(self) -> Iterator[Path]:
+        """The files that are not what they were at the clean stop that was the last thing to happen; however long it
+        takes to read them all."""
+        for place, path in _files(self._paths) if self._is_as_left else ():
+            known = self.sums.files.get(place)
+            if known is not None and (known.crc == _BROKEN or _crc_of(path, 0, known.used) != known.crc):
+                yield path
 
     def _missing(self, queues: Queues) -> Iterator[Trouble]:
         """Queues that end before a file they had: the first files go with their messages, the last one stays."""

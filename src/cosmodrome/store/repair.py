@@ -261,6 +261,7 @@ def _asides(folder: Path) -> list[Path]:
 
 def _distrust(paths: StorePaths) -> None:
     """From here to the end, whoever opens the store has to build queues and index from the whole log."""
+    (paths.root / SUMS).unlink(missing_ok=True)  # what it speaks of is about to change, and rightly so
     AbortMark(paths.abort).distrust_memory()
     checkpoint = Checkpoint(paths.checkpoint)
     checkpoint.forget()

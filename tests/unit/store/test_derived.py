@@ -12,16 +12,18 @@ from random import Random
 import pytest
 
 from cosmodrome import disk
+from cosmodrome.clock import SystemClock
 from cosmodrome.config import KIB
 from cosmodrome.store import MessageStore, derived
 from cosmodrome.store.consume_queues import QueueKey
 from cosmodrome.store.derived import SUMS, Sums
 from cosmodrome.store.recovery import Recovery
+from cosmodrome.store.repair import repair
 from cosmodrome.store.verification import verify
 from cosmodrome.testing.clock import FakeClock
 from cosmodrome.testing.kill import copy
 from tests.unit.store.damage import fill, flip, overwrite
-from tests.unit.store.kit import bodies, kill, message, open_store
+from tests.unit.store.kit import SMALL, bodies, kill, message, open_store
 
 FIRST = "0" * 20
 QUEUE = f"consumequeue/orders/0/{FIRST}"
@@ -109,6 +111,101 @@ def test_a_start_sets_aside_what_is_damaged_and_builds_it_again(
     assert len(store.find_by_key("orders", "new", 8, 0, 2**62)) == 1
     store.close()
     assert verify(tmp_path).is_sound, verify(tmp_path).problems
+
+
+@LEAVES
+@pytest.mark.parametrize("path", [QUEUE, SECOND_FILE])
+@pytest.mark.parametrize("bit", [3, 7, 12, 16, 40])
+def test_an_entry_that_leads_elsewhere_is_written_again_before_anyone_reads_it(
+    tmp_path: Path, path: str, bit: int, leave: Leave, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also one that looks sound beside the others, and in a queue that only a service of the broker reads."""
+    filled(tmp_path, leave)
+    sound = (tmp_path / path).read_bytes()
+    flip(tmp_path / path, 20 * 20 + 7 - bit // 8, 1 << bit % 8)
+    open_store(tmp_path).close()
+    assert f"{tmp_path / path} is damaged" in caplog.text
+    assert (tmp_path / path).read_bytes() == sound
+    assert verify(tmp_path).is_sound, verify(tmp_path).problems
+    caplog.clear()
+    open_store(tmp_path).close()
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("is_repaired", [False, True], ids=["by a start", "by repair"])
+@LEAVES
+def test_a_queue_that_lost_a_message_is_not_damaged_from_then_on(
+    tmp_path: Path, leave: Leave, is_repaired: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its entry changed where it was written long ago: each start built all queues again, and kept another copy."""
+    store = open_store(tmp_path)
+    fill(store, 260)
+    lost = store.append(message("orders", body=b"lost"))
+    fill(store, 20)
+    store._take_checkpoint()()
+    store.close()
+    if leave is kill:
+        store = open_store(tmp_path)
+        fill(store, 5)
+        kill(store)
+    size = SMALL.mapped_file_size_commit_log
+    path = tmp_path / "commitlog" / f"{lost.physical_offset // size * size:020d}"
+    flip(path, lost.physical_offset % size + 90)
+    if is_repaired:
+        assert repair(tmp_path, SystemClock(), SMALL).is_sound
+    open_store(tmp_path).close()
+    for _ in range(2):
+        caplog.clear()
+        open_store(tmp_path).close()
+        if is_repaired or leave is kill:  # after an orderly exit, a start reads the end of the log only
+            assert " is damaged" not in caplog.text
+            assert " has changed" not in caplog.text
+            assert verify(tmp_path).is_sound, verify(tmp_path).problems
+    assert not (tmp_path / "consumequeue.bad" / "orders").exists() or is_repaired
+
+
+DELAYED = f"consumequeue/SCHEDULE_TOPIC_XXXX/2/{FIRST}"
+
+
+@pytest.mark.parametrize(
+    ("path", "at", "bit"),
+    [(DELAYED, 2 * 20 + 14, 0x40), (QUEUE, 50 * 20 + 12, 0x80), (None, 7, 1), (None, 15, 2)],
+    ids=["delivery time", "tag hash that may lead to a filter of Apache's", "index: first time", "index: last time"],
+)
+def test_verify_names_what_only_a_checksum_tells(tmp_path: Path, path: str | None, at: int, bit: int) -> None:
+    store = open_store(tmp_path)
+    for number in range(5):
+        store.append(message("SCHEDULE_TOPIC_XXXX", 2, b"%d" % number))
+    store.close()
+    filled(tmp_path, MessageStore.close)
+    assert verify(tmp_path).is_sound
+    file = index_file(tmp_path) if path is None else tmp_path / path
+    flip(file, at, bit)
+    (problem,) = verify(tmp_path).problems
+    assert f"{file.relative_to(tmp_path)}: it is not what it was at the last clean stop" in str(problem)
+    open_store(tmp_path).close()
+    assert verify(tmp_path).is_sound
+
+
+def test_a_last_entry_that_leads_too_low_does_not_make_its_record_a_damaged_one(tmp_path: Path) -> None:
+    """It still leads behind the entry before it; the record was left out, and named by `cosmodrome store skipped`."""
+    store = open_store(tmp_path)
+    for number in range(120):
+        store.append(message("others", body=b"." * 100))
+        if number % 40 == 39:
+            store.append(message("orders", body=b"%d" % number))
+    store._take_checkpoint()()
+    store.close()
+    entries = tmp_path / QUEUE
+    sound = entries.read_bytes()
+    before, place = int.from_bytes(sound[20:28]), int.from_bytes(sound[40:48])
+    bit = next(bit for bit in range(9, 16) if before < place ^ 1 << bit < place)
+    flip(entries, 2 * 20 + 7 - bit // 8, 1 << bit % 8)
+    store = open_store(tmp_path)
+    assert store.skipped.count == 0
+    store.close()
+    assert entries.read_bytes() == sound
+    assert verify(tmp_path).is_sound
 
 
 @LEAVES

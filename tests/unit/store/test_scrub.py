@@ -186,6 +186,7 @@ def test_what_the_disk_cannot_read_is_named_and_passed_over(
             raise OSError(errno.EIO, "Input/output error")
         return read(descriptor, count, place)
 
+    assert store.max_offset("orders", 0) == COUNT  # opens the queue, which would mend its last entry
     flip_entry(store, COUNT - 1, 0)
     monkeypatch.setattr(os, "pread", failing)
     assert scrubbed(store) == (1, 1, 1)

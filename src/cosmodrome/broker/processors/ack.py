@@ -6,7 +6,6 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from cosmodrome.broker.bodies import read_body
-from cosmodrome.broker.groups import check_open
 from cosmodrome.broker.pop.polls import ANY_QUEUE, PollKey
 from cosmodrome.broker.statistics import ACKS, CHECKPOINTS
 from cosmodrome.errors import InvalidParameter, MessageIllegal, NoMessage
@@ -51,6 +50,7 @@ async def batch_ack(broker: Broker, _connection: Connection, command: Command) -
 async def change_invisible_time(broker: Broker, _connection: Connection, command: Command) -> Command:
     """CHANGE_MESSAGE_INVISIBLETIME: the message comes again in so many milliseconds from now."""
     request = ChangeInvisibleTime.decode(command)
+    broker.timers.check_time(request.invisible_time, 0)
     handle = _handle(broker, request)
     if handle.is_orderly:
         return command.reply(header=_change_in_order(broker, request, handle))
@@ -76,7 +76,7 @@ async def change_invisible_time(broker: Broker, _connection: Connection, command
 
 def _handle(broker: Broker, request: AckMessage | ChangeInvisibleTime) -> Handle:
     """The handle of a message that this broker may have handed out."""
-    check_open(request.consumer_group)
+    broker.groups.group(request.consumer_group)
     topic = broker.topics.topic(request.topic)
     if not 0 <= request.queue_id < topic.read_queues:
         raise MessageIllegal(
@@ -120,7 +120,7 @@ async def _put_ack(broker: Broker, ack: Ack, revive_queue_id: int, revive_ms: in
 
 
 async def _ack_batch(broker: Broker, batch: BatchAck, broker_name: str) -> None:
-    check_open(batch.group)
+    broker.groups.group(batch.group)
     topic = broker.topics.topic(marked_topic(batch.topic, batch.group, batch.retry)).name
     low, high = broker.store.min_offset(topic, batch.queue_id), broker.store.max_offset(topic, batch.queue_id)
     offsets = tuple(offset for offset in batch.offsets if low <= offset < high)

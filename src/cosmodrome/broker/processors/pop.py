@@ -82,6 +82,7 @@ class _Taken:
 async def pop_message(broker: Broker, connection: Connection, command: Command) -> Command:
     """POP_MESSAGE: take messages that nobody else has; with none there, wait for the next one."""
     request = PopMessage.decode(command)
+    broker.timers.check_time(request.invisible_time, 0)
     now_ms = broker.clock.steady_ms()
     deadline_ms = _deadline_ms(broker, request, now_ms)
     if now_ms - deadline_ms > TOO_LATE_MS:
