@@ -444,7 +444,7 @@ class NameServerConfig(_FromProperties):
     kv_config_max_value_size: int = 64 * KIB
     kv_config_max_size: int = 8 * MIB  # of all keys and values together
     max_request_body_size: int = 16 * MIB  # of registrations
-    max_request_body_values: int = 400_000  # of a registration; a topic is about ten
+    max_request_body_values: int = 500_000  # of a registration; a topic is ten, or more with attributes
 
     def __post_init__(self) -> None:
         _require(0 <= self.listen_port <= 65_535, "listenPort", "0 to 65535")

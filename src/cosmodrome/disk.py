@@ -81,6 +81,34 @@ def read_file(path: str | Path) -> bytes:
         return file.read()
 
 
+def refuse_link(path: str | Path) -> None:
+    """LinkRefused for a symbolic link, wherever it leads."""
+    if os.path.islink(path):
+        raise LinkRefused(path)
+
+
+def copy(path: Path, target: Path) -> None:
+    """Copy the bytes of a file to a new one, which others may read no more than any of ours."""
+    with open_to_read(path) as source:
+        fd = open_file(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        try:
+            at = 0
+            while data := source.read(_COPY_BYTES):
+                write_all(fd, data, at)
+                at += len(data)
+        finally:
+            os.close(fd)
+
+
+def set_size(path: Path, size: int) -> None:
+    """Cut a file to `size` bytes, or lengthen it with a hole; LinkRefused for a link."""
+    fd = open_file(path, os.O_WRONLY)
+    try:
+        os.ftruncate(fd, size)
+    finally:
+        os.close(fd)
+
+
 def sync(fd: int) -> None:
     """Return once a file, or the names in a folder, are on disk.
 

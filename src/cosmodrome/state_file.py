@@ -142,7 +142,7 @@ def _move_aside(path: Path) -> Path | None:
     if not path.exists():
         return None
     names = chain([".bad"], (f".bad{number}" for number in count(2)))
-    kept = next(name for suffix in names if not (name := _beside(path, suffix)).exists())
+    kept = next(name for suffix in names if not os.path.lexists(name := _beside(path, suffix)))
     path.rename(kept)
     return kept
 

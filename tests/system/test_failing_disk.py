@@ -15,7 +15,7 @@ import pytest
 
 from cosmodrome import Message
 from cosmodrome.blocking import Producer
-from cosmodrome.errors import SendFailed
+from cosmodrome.errors import ConnectionFailed, SendFailed
 from cosmodrome.store.lock import AbortMark, Exit
 from cosmodrome.testing.faulty_disk import Kind
 from tests.system.daemons import BROKER_CONF, Daemon
@@ -110,6 +110,39 @@ def test_a_store_that_is_taken_away(tmp_path: Path) -> None:
         assert daemon.interrupt() == 1
         daemon.exit_code()
     assert daemon.output.splitlines()[-1].startswith("Error: the broker has stopped, but could not save everything: ")
+    assert "Traceback" not in daemon.output
+
+
+def test_a_body_that_cannot_be_read_while_it_is_sent_is_told(tmp_path: Path) -> None:
+    """The head is there, and the kernel copies the body into the socket: it says EFAULT where we would get SIGBUS."""
+    with broker(tmp_path, "ASYNC_FLUSH") as daemon:
+        with Producer(group="p", namesrv=daemon.address("name server"), max_tries=1) as producer:
+            sent = producer.send(Message("orders", os.urandom(500_000)))
+        log_file = tmp_path / "data/broker-a/commitlog/00000000000000000000"
+        os.truncate(log_file, 100_000)
+        with pytest.raises(ConnectionFailed):
+            read_all(daemon, {sent.queue.queue_id})
+        assert daemon.interrupt() == 1
+        daemon.exit_code()
+    assert f"{log_file} was cut by another program" in daemon.output or f"{log_file} cannot be used" in daemon.output
+
+
+@pytest.mark.parametrize("end", ["store taken away", "killed"])
+def test_the_end_of_one_broker_of_several_is_told_with_a_code(tmp_path: Path, end: str) -> None:
+    (tmp_path / "broker.conf").write_text(BROKER_CONF)
+    ports = ("--namesrv-port", "0", "--broker-port", "0")
+    arguments = ("up", "--data", str(tmp_path), "-c", str(tmp_path / "broker.conf"), "--brokers", "2", *ports)
+    with Daemon(*arguments) as daemon:
+        if end == "killed":
+            (child,) = Path(f"/proc/{daemon.pid}/task/{daemon.pid}/children").read_text().split()
+            os.kill(int(child), signal.SIGKILL)
+            code = -signal.SIGKILL
+        else:
+            send_until_refused(daemon, lambda: shutil.rmtree(tmp_path / "broker-b"))
+            daemon.interrupt()
+            code = 1
+        assert daemon.exit_code() == 1, daemon.output
+    assert daemon.output.splitlines()[-1] == f"Error: broker-b ended with code {code}; what it said is above"
     assert "Traceback" not in daemon.output
 
 

@@ -20,9 +20,10 @@ from typing import Any
 import pytest
 
 from cosmodrome import state_file
+from cosmodrome.broker import assignments
 from cosmodrome.broker.broker import LEAVING_STEP, Broker
 from cosmodrome.broker.long_polls import TAKEN_STEP
-from cosmodrome.broker.processors import consumers, heartbeat, pop, topics
+from cosmodrome.broker.processors import ack, assignment, consumers, heartbeat, pop, topics
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.config import BrokerConfig
 from cosmodrome.filter.sql92 import parser
@@ -33,7 +34,17 @@ from cosmodrome.store.consume_queue import ConsumeQueue
 from cosmodrome.store.consume_queues import DELETED_STEP
 from cosmodrome.wire import fastjson
 from cosmodrome.wire.batch import encode_batch
-from cosmodrome.wire.bodies import ConsumerData, ConsumeStats, HeartbeatData, LockBatch, decode_locked
+from cosmodrome.wire.bodies import (
+    Assignment,
+    BatchAck,
+    BatchAckBody,
+    CheckClientConfig,
+    ConsumerData,
+    ConsumeStats,
+    HeartbeatData,
+    LockBatch,
+    decode_locked,
+)
 from cosmodrome.wire.command import Command
 from cosmodrome.wire.record import decode_records
 from cosmodrome.wire.requests import (
@@ -368,6 +379,11 @@ async def test_a_long_expression_is_compiled_beside_the_loop(tmp_path: Path, mon
             reply = await caller.call(broker.address, Command.request(RequestCode.PULL_MESSAGE, header), TIMEOUT_MS)
             assert reply.code == code, reply.remark
         assert threads == [False, False]
+        words = " OR ".join(f"checked = 'word {number}'" for number in range(100))
+        checked = Subscription("t", words, expression_type=SQL)
+        request = Command.request(RequestCode.CHECK_CLIENT_CONFIG, body=CheckClientConfig("c", "g", checked).encode())
+        assert (await caller.call(broker.address, request, TIMEOUT_MS)).code == ResponseCode.SUCCESS
+        assert threads == [False, False, False]
         header = PullMessage("g", "t", 0, 0, 32, flags, 0, 0, subscription="a||" * 20_000)
         reply = await caller.call(broker.address, Command.request(RequestCode.PULL_MESSAGE, header), TIMEOUT_MS)
         assert (reply.code, "60000 characters" in (reply.remark or "")) == (
@@ -465,6 +481,67 @@ async def test_a_wide_topic_is_popped_in_steps(
         header = SendMessage("p", "wide", "TBW102", 4, 777, 0, 0, 0)
         await caller.call(broker.address, Command.request(RequestCode.SEND_MESSAGE, header, b"x"), TIMEOUT_MS)
         assert (await waiting).code == ResponseCode.SUCCESS
+
+
+def assignment_of(topic: str, group: str = "c0", **more: str) -> Command:
+    query = {"topic": topic, "consumerGroup": group, "clientId": "client", "strategyName": "AVG"}
+    return Command.request(
+        RequestCode.QUERY_ASSIGNMENT, body=fastjson.dumps({"messageModel": "CLUSTERING", **query, **more})
+    )
+
+
+@pytest.mark.parametrize("model", ["CLUSTERING", "BROADCASTING"])
+async def test_a_wide_topic_is_assigned_beside_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    """To sort, share out and encode 65,535 queues took the loop up to 0.8 s, for each who asked."""
+    on_loop = []
+
+    def noting(function: Any) -> Any:
+        def noted(*arguments: Any) -> Any:
+            on_loop.append(threading.current_thread() is threading.main_thread())
+            return function(*arguments)
+
+        return noted
+
+    async with broker_and_caller(tmp_path) as (broker, caller):
+        broker.topics.put(TopicConfig("wide", 2_000, 2_000))
+        await caller.call(broker.address, beat(consumers=1), TIMEOUT_MS)
+        monkeypatch.setattr(assignments, "sorted", noting(sorted), raising=False)
+        monkeypatch.setattr(assignment, "assigned", noting(assignments.assigned))
+        monkeypatch.setattr(Assignment, "encode", noting(Assignment.encode))
+        reply = await caller.call(broker.address, assignment_of("wide", messageModel=model), TIMEOUT_MS)
+    assert len(Assignment.decode(reply.body).queues or ()) == 2_000
+    assert len(on_loop) == (3 if model == "CLUSTERING" else 2)
+    assert not any(on_loop)
+
+
+async def test_the_queues_of_wide_topics_are_known_up_to_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assignments, "MAX_KNOWN_QUEUES", 2_500)
+    async with broker_and_caller(tmp_path) as (broker, caller):
+        await caller.call(broker.address, beat(consumers=1), TIMEOUT_MS)
+        for number in range(6):
+            broker.topics.put(TopicConfig(f"wide{number}", 1_000, 1_000))
+            reply = await caller.call(broker.address, assignment_of(f"wide{number}"), TIMEOUT_MS)
+            assert len(Assignment.decode(reply.body).queues or ()) == 1_000
+            assert sum(len(queues) for _, queues in broker.topic_queues._known.values()) <= 2_500
+
+
+async def test_a_batch_of_many_acks_is_stored_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with broker_and_caller(tmp_path) as (broker, caller):
+        await caller.call(broker.address, send_to("t"), TIMEOUT_MS)
+        one = BatchAck("g", "t", "0", 0, 0, 0, 1, 1, (0,))
+        body = BatchAckBody("broker-a", (one,) * (5 * ack.ACKS_STEP)).encode()
+        with Turns() as turns:
+            monkeypatch.setattr(broker.store, "min_offset", turns.counting(broker.store.min_offset))
+            reply = await caller.call(
+                broker.address, Command.request(RequestCode.BATCH_ACK_MESSAGE, body=body), TIMEOUT_MS
+            )
+        assert reply.code == ResponseCode.SUCCESS, reply.remark
+        assert turns.total == 5 * ack.ACKS_STEP
+        assert turns.most <= ack.ACKS_STEP + 10, "others ask the store, too"
 
 
 async def test_figures_of_too_many_queues_are_refused_with_advice(tmp_path: Path) -> None:

@@ -707,6 +707,26 @@ async def test_in_order_what_is_out_stays_out_for_as_long_as_before(tmp_path: Pa
 
 
 @pytest.mark.parametrize("hours", [3, -3])
+@pytest.mark.parametrize("how", ["popped before", "popped after", "changed after"])
+async def test_in_order_a_clock_that_was_set_a_moment_ago_is_noticed(tmp_path: Path, hours: int, how: str) -> None:
+    """Before the broker's own look, which comes once a second: else the queue is blocked for hours, or not at all."""
+    async with post_office(tmp_path) as post:
+        await post.send(b"a", b"b")
+        if how == "popped after":
+            post.clock.step(hours * 3_600_000)
+        taken = await post.pop(count=1, order=True)
+        if how != "popped after":
+            post.clock.step(hours * 3_600_000)
+        if how == "changed after":
+            await post.change(taken.handles[0], INVISIBLE_MS)
+        assert (await post.pop_reply(order=True)).code == ResponseCode.POLLING_TIMEOUT
+        await post.pass_time(INVISIBLE_MS - 1_000)
+        assert (await post.pop_reply(order=True)).code == ResponseCode.POLLING_TIMEOUT
+        await post.pass_time(2_000)
+        assert (await post.pop(count=1, order=True)).bodies == [b"a"]
+
+
+@pytest.mark.parametrize("hours", [3, -3])
 async def test_a_client_with_another_clock_may_wait_as_long_as_any(tmp_path: Path, hours: int) -> None:
     async with post_office(tmp_path) as post:
         await post.send(b"before")

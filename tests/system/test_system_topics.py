@@ -28,6 +28,7 @@ from cosmodrome.wire.requests import (
     DeleteGroup,
     EndTransaction,
     PopMessage,
+    PopReply,
     PullFlag,
     PullMessage,
     RecallMessage,
@@ -215,6 +216,35 @@ async def test_no_client_takes_back_a_record_of_a_pop(broker: Wired) -> None:
     reply = await broker.call(RequestCode.RECALL_MESSAGE, RecallMessage(TOPIC, handle.encode()))
     assert reply.code == ResponseCode.ILLEGAL_OPERATION
     assert records_of_all(broker) == 0
+
+
+@pytest.mark.parametrize("way", ["a group", "a broker name"])
+async def test_no_client_puts_properties_of_its_own_into_a_record_of_a_pop(broker: Wired, way: str) -> None:
+    """A name in which another property begins would take back what another group popped: nobody would get it again."""
+    await broker.ask(RequestCode.SEND_MESSAGE, header(TOPIC), b"b")
+    popped = PopReply.decode(await broker.ask(RequestCode.POP_MESSAGE, PopMessage("g", TOPIC, 0, 1, 60_000, 0)))
+    time = popped.pop_time
+    key = f"{REVIVE}+{TOPIC}@0@0@g@{time}@broker-a@ck"
+    forged = f"k\x02TIMER_DEL_UNIQKEY\x01{key}\x02UNIQ_KEY\x01x\x02z\x01"
+    group, name = (forged, "broker-a") if way == "a group" else ("attackers", forged)
+    handle = Handle(0, time, 59_000, 0, "0", name, 0, 0).encode()
+    recalled = RecallHandle(TOPIC, "broker-a", broker.broker.clock.now_ms() + 60_000, "k").encode()
+    requests: list[tuple[RequestCode, Header | None, bytes]] = [
+        (RequestCode.ACK_MESSAGE, AckMessage(group, TOPIC, 0, handle, 0), b""),
+        (RequestCode.CHANGE_MESSAGE_INVISIBLETIME, ChangeInvisibleTime(group, TOPIC, 0, handle, 0, 9_000), b""),
+        (
+            RequestCode.BATCH_ACK_MESSAGE,
+            None,
+            BatchAckBody(name, (BatchAck(group, TOPIC, "0", 0, 0, 0, time, 59_000, (0,)),)).encode(),
+        ),
+        (RequestCode.RECALL_MESSAGE, RecallMessage(TOPIC, recalled, producer_group=f"{forged}\x02"), b""),
+    ]
+    before = records_of_all(broker)
+    for code, request, body in requests:
+        reply = await broker.call(code, request, body)
+        assert reply.code == ResponseCode.INVALID_PARAMETER, reply
+        assert "separator" in (reply.remark or "") or "group name" in (reply.remark or "")
+    assert records_of_all(broker) == before
 
 
 async def test_a_client_still_takes_back_a_message_of_the_topic_it_sends_to(broker: Wired) -> None:

@@ -14,10 +14,9 @@ SOURCE = Path(__file__).parents[2] / "src" / "cosmodrome"
 
 # How often each module asks a clock for the date, and what for.
 DATES = {
-    "broker/broker.py": (4, "times of pops, with steps added; which day it is for the statistics"),
+    "broker/broker.py": (1, "which day it is for the statistics"),
     "broker/pop/pops.py": (2, "born timestamps of checkpoints and acks"),
-    "broker/processors/ack.py": (3, "pop times, which handles and clients have; orders are told of steps"),
-    "broker/processors/pop.py": (5, "pop times; how long a request was under way by its client's date, if that may be"),
+    "broker/processors/pop.py": (3, "how long a request was under way by its client's date, if that may be; an answer"),
     "broker/processors/recall.py": (1, "a born timestamp"),
     "broker/processors/reply.py": (2, "properties and a store timestamp that clients read"),
     "broker/processors/runtime.py": (
@@ -48,7 +47,7 @@ DATES = {
     "store/message_store.py": (4, "store timestamps; how long an append took, with steps taken off"),
     "store/scrub.py": (3, "when the last scrub ended, also of an earlier process; never longer ago than one interval"),
     "store/skipped.py": (1, "a date in the register of skipped records"),
-    "store/timeline.py": (5, "to notice that the date was set"),
+    "store/timeline.py": (6, "to notice that the date was set, and the date when that was noticed"),
     "testing/cluster.py": (1, "where the time of a cluster begins"),
     "testing/loop.py": (0, ""),
     "wire/ids.py": (1, "the time in a unique id, which rises all the same"),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from cosmodrome.config import KIB
-from cosmodrome.errors import InvalidParameter, LimitReached
+from cosmodrome.errors import InvalidParameter, LimitReached, ProtocolError
 from cosmodrome.wire import fastjson
 from cosmodrome.wire.bodies.fields import Body
 from cosmodrome.wire.command import Command
@@ -54,6 +54,14 @@ async def read_body(broker: Broker, kind: type[B], command: Command) -> B:
             return kind.decode(body)
 
     return await broker.lane.aside(read)
+
+
+def check_readable(table: Body) -> None:
+    """Refuse what a start could not read again: it would be refused for the sake of one entry that a peer asked for."""
+    try:
+        type(table).decode(table.encode())
+    except ProtocolError as error:
+        raise InvalidParameter(f"this is not kept, for no start could read it again: {error}") from error
 
 
 async def reply_with(broker: Broker, command: Command, encode: Callable[[], bytes], count: int) -> Command:

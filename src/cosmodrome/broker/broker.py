@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 import logging
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Iterator, Sequence
@@ -29,6 +30,7 @@ from cosmodrome.broker.redirect import redirect
 from cosmodrome.broker.registration import Registration
 from cosmodrome.broker.replicas import Replicas
 from cosmodrome.broker.request_modes import RequestModes
+from cosmodrome.broker.settling import Settling
 from cosmodrome.broker.statistics import SAMPLE_MS, Statistics
 from cosmodrome.broker.tables import SavedTable
 from cosmodrome.broker.timers import Timers
@@ -175,10 +177,11 @@ class Broker:
         self.topics = Topics(config, folder / "topics.json", self.clock, self.registration.topics_changed)
         if self.store.was_following and not self.is_slave:
             self._restore_topics()
+        self.settling = Settling(self.topics, self.lane)
         self.groups = Groups(config, folder / "subscriptionGroup.json", self.clock)
         self.offsets = ConsumerOffsets(folder / "consumerOffset.json", self.clock, config.max_consumer_offsets)
         self.request_modes = RequestModes(config, folder / "messageRequestMode.json", self.clock)
-        self.topic_queues = TopicQueues(config, self._caller, self.topics, self.clock)
+        self.topic_queues = TopicQueues(config, self._caller, self.topics, self.clock, self.lane)
         self.filters = GroupFilters(limit=config.max_filter_characters) if config.enable_property_filter else None
         self.clients = Clients(
             config.channel_expired_timeout, config.max_groups_per_connection, config.max_group_memberships
@@ -361,7 +364,7 @@ class Broker:
         await self.stop_listening()
         await self._caller.close()
         self._settle_offsets()
-        self.pops.orders.clean(self._is_known, self.clock.now_ms())
+        self.pops.orders.clean(self._is_known, self.store.timeline.today_ms())
         unsaved = []
         for table in self._tables():
             try:
@@ -454,7 +457,7 @@ class Broker:
         What is out of an orderly pop is called back, so that it neither blocks the queue nor moves the offset.
         """
         (self.offsets.reset if is_read else self.offsets.commit)(group, topic, queue_id, offset)
-        self.pops.orders.call_back(topic, group, queue_id, self.clock.now_ms())
+        self.pops.orders.call_back(topic, group, queue_id, self.store.timeline.today_ms())
         self._wake(self.long_polls.take_queue(topic, queue_id))
         self.pops.more(PollKey(topic, group, queue_id))
         self.pops.more(PollKey(topic, group, ANY_QUEUE))
@@ -630,6 +633,8 @@ class Broker:
             yield
 
     def _connection_lost(self, connection: Connection) -> None:
+        if isinstance(connection.error, OSError) and connection.error.errno == errno.EFAULT:
+            self.store.memory_failed()
         if groups := self.clients.drop(connection):
             self.lane.start(self._leaving(groups))
 
@@ -676,7 +681,7 @@ class Broker:
         """Keep the files close behind the tables."""
         await self.store.skipped.saved()  # before anybody says how far it is
         self._settle_offsets()
-        self.pops.orders.clean(self._is_known, self.clock.now_ms())
+        self.pops.orders.clean(self._is_known, self.store.timeline.today_ms())
         for table in self._tables():
             await table.saved()
 

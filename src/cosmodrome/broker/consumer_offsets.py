@@ -40,6 +40,7 @@ class ConsumerOffsets(SavedTable):
         self._limit = limit
         self._count = 0
         self._offsets: dict[str, dict[int, int]] = {}
+        self._own: set[str] = set()  # keys whose offsets no snapshot shares; all others are copied before they change
         self._topics: dict[str, dict[str, None]] = {}  # group → topics; to look through all offsets takes too long
         self._groups: dict[str, dict[str, None]] = {}  # topic → groups
         self._ahead: dict[tuple[str, int], _Ahead] = {}
@@ -71,11 +72,12 @@ class ConsumerOffsets(SavedTable):
             self._commit(group, topic, queue_id, offset)
 
     def _commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        queues = self._queues(f"{topic}@{group}")
-        if (before := queues.get(queue_id)) != offset:
+        key = f"{topic}@{group}"
+        before = self._offsets.get(key, {}).get(queue_id)
+        if before != offset:
             if before is None:
                 self._count += 1
-            queues[queue_id] = offset
+            self._queues(key)[queue_id] = offset
             self.changed()
         if self._ahead:
             self._ahead.pop((f"{topic}@{group}", queue_id), None)
@@ -159,10 +161,15 @@ class ConsumerOffsets(SavedTable):
         return list(self._groups.get(topic, ()))
 
     def _queues(self, key: str) -> dict[int, int]:
+        """Return the offsets under a key, to be changed."""
         queues = self._offsets.get(key)
         if queues is None:
             queues = self._offsets[key] = {}
+            self._own.add(key)
             self._enter(key)
+        elif key not in self._own:
+            queues = self._offsets[key] = dict(queues)
+            self._own.add(key)
         return queues
 
     def _enter(self, key: str) -> None:
@@ -201,7 +208,11 @@ class ConsumerOffsets(SavedTable):
         return self.snapshot()()
 
     def snapshot(self) -> Callable[[], bytes]:
-        offsets = {key: dict(queues) for key, queues in self._offsets.items()}
+        """Share the offsets with the thread that encodes them: to copy a million takes seconds."""
+        offsets = dict(self._offsets)
+        self._own.clear()
+        for key in {key for key, _ in self._ahead}:
+            offsets[key] = dict(offsets[key])
         for (key, queue_id), ahead in self._ahead.items():
             if ahead.saved is not None:
                 offsets[key][queue_id] = ahead.saved

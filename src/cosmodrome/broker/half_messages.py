@@ -196,10 +196,10 @@ def op_message(half_offset: int, now_ms: int) -> StoreMessage:
 
 
 def ended_by(op: Record) -> list[int]:
-    """The half offsets that an op ends, in either of Apache's forms. What is no offset is passed over."""
+    """The half offsets that an op ends, each once, in either of Apache's forms. What is no offset is passed over."""
     if props.find(op.properties, Property.TAGS) != _ENDED_TAG:
         return []
-    numbers = op.body.decode("utf-8", "replace").split(_SEPARATOR)
+    numbers = dict.fromkeys(op.body.decode("utf-8", "replace").split(_SEPARATOR))
     return [number for text in numbers if (number := parse_int(text)) is not None]
 
 

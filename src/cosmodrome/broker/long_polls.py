@@ -9,10 +9,11 @@ owner: a consumer that waits like all others need not stand behind the thousands
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Generic, TypeVar
+
+from cosmodrome.net.lane import steps_of
 
 W = TypeVar("W")
 
@@ -138,12 +139,13 @@ class LongPolls(Generic[W]):
     def _taking(self, waiting: list[HeldPull[W]], going: Callable[[HeldPull[W]], bool]) -> Iterator[list[HeldPull[W]]]:
         """Take the pulls that are `going`, if they still wait when their step comes."""
         for first in range(0, len(waiting), STEP):
-            step = iter([pull for pull in waiting[first : first + STEP] if going(pull)])
-            while taken := self._take(list(islice(step, TAKEN_STEP))):
-                yield taken
+            step = [pull for pull in waiting[first : first + STEP] if going(pull)]
+            for pulls in steps_of(step, TAKEN_STEP):
+                if taken := self._take(pulls):
+                    yield taken
             yield []
 
-    def _take(self, pulls: list[HeldPull[W]]) -> list[HeldPull[W]]:
+    def _take(self, pulls: Sequence[HeldPull[W]]) -> list[HeldPull[W]]:
         """Remove those of `pulls` that are held, and return them."""
         taken = []
         for pull in pulls:

@@ -326,22 +326,22 @@ class Timers:
             for _ in range(min(MESSAGES_IN_A_ROW, end - self.pending.queue_offset)):
                 self._set_next()
             await asyncio.sleep(0)
+        if not self.pending.is_replaying:
+            self._superseded = None
 
     async def _find_superseded(self) -> dict[_Origin, int]:
         """How often each message was put behind the others: of several records of one, only the last is to be set."""
         found: dict[_Origin, int] = {}
         first, end = self.pending.queue_offset, self._store.max_offset(TIMER_TOPIC, _QUEUE)
         for offset in range(first, end):
-            entry = self._store.entry(TIMER_TOPIC, _QUEUE, offset)
-            view = self._store.record_at(entry[0]) if entry is not None else None
-            if view is not None:
-                try:
+            with suppress(ProtocolError, MessageDamaged):  # it is left out when it is to be set
+                entry = self._store.entry(TIMER_TOPIC, _QUEUE, offset)
+                view = self._store.record_at(entry[0]) if entry is not None else None
+                if view is not None:
                     head = head_at(view, 0, len(view))
                     turns = _turns(head.properties)
                     if turns and props.find(head.properties, Property.UNIQ_KEY) is not None:
                         found[_origin(head)] = max(turns, found.get(_origin(head), 0))
-                except ProtocolError:
-                    continue  # it is left out when it is to be set
             if offset % MESSAGES_IN_A_ROW == 0:
                 await asyncio.sleep(0)
         return found
@@ -372,6 +372,8 @@ class Timers:
         with looking():
             head = head_at(view, 0, len(view))
             timer, topic = _timer(head)
+        if (head.topic, head.queue_id, head.queue_offset) != (TIMER_TOPIC, _QUEUE, offset):
+            raise MessageIllegal("its place in the queue was never filled")
         if self.pending.is_known(timer.physical_offset):
             return
         if self._superseded and _turns(head.properties) < self._superseded.get(_origin(head), 0):

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from cosmodrome.config import BrokerConfig, BrokerRole
-from cosmodrome.errors import ConfigError
+from cosmodrome.errors import ConfigError, StoreError
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +45,8 @@ class BrokerProcesses:
         self._config_file = config_file
         self._stop = stop
         self._watching: list[asyncio.Task[None]] = []
-        self._masters: list[asyncio.subprocess.Process] = []
-        self._slaves: list[asyncio.subprocess.Process] = []
+        self._masters: dict[str, asyncio.subprocess.Process] = {}
+        self._slaves: dict[str, asyncio.subprocess.Process] = {}
 
     async def __aenter__(self) -> None:
         try:
@@ -76,8 +76,8 @@ class BrokerProcesses:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "cosmodrome", *arguments, stdout=asyncio.subprocess.PIPE, start_new_session=True
         )
-        (self._slaves if is_slave else self._masters).append(process)
         who = f"the slave of {name}" if is_slave else name
+        (self._slaves if is_slave else self._masters)[who] = process
         await _wait_for(process, "ready", who)
         if is_slave:
             await _wait_for(process, FOLLOWS, who)
@@ -97,12 +97,20 @@ class BrokerProcesses:
         self._stop.set()
 
     async def __aexit__(self, *_error: object) -> None:
-        for processes in (self._masters, self._slaves):
+        for processes in (self._masters.values(), self._slaves.values()):
             for process in processes:
                 if process.returncode is None:
                     process.terminate()
             await asyncio.gather(*(process.wait() for process in processes))
         await asyncio.gather(*self._watching)
+
+    def check(self) -> None:
+        """StoreError if one of them did not end as it should: the code of this process says so, too."""
+        processes = {**self._masters, **self._slaves}
+        codes = {who: process.returncode for who, process in processes.items() if process.returncode}
+        if codes:
+            told = ", ".join(f"{who} ended with code {code}" for who, code in codes.items())
+            raise StoreError(f"{told}; what it said is above")
 
 
 def other_names(first: str, count: int) -> list[str]:

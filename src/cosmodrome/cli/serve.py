@@ -122,11 +122,6 @@ def up(
         listen_port=namesrv_port,
         kv_config_path=str(data / "namesrv" / "kvConfig.json"),
     )
-    if setup.replication.is_slave:
-        raise ConfigError(
-            f"{place(properties, 'brokerRole')}brokerRole=SLAVE is refused: `cosmodrome up` starts masters, and with "
-            "--replicas 2 a slave for each. Remove the key, or start `cosmodrome broker` with this file"
-        )
     run(_up(namesrv_config, setup, _Processes(brokers, replicas, data, config_file)))
 
 
@@ -184,6 +179,7 @@ async def _up(namesrv_config: NameServerConfig, setup: _BrokerSetup, wanted: _Pr
     finally:
         stop_name_server.set()  # last, so that the brokers could say goodbye
         await serving
+    others.check()
     _say("stopped")
 
 

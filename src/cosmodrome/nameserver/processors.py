@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from cosmodrome.codes import RequestCode, Version
 from cosmodrome.config import NameServerConfig, parse_properties
 from cosmodrome.errors import ConfigError, InvalidParameter, MissingField, NoPermission, RequestError
 from cosmodrome.nameserver.bodies import read_body, small_body
 from cosmodrome.nameserver.kv import ORDER_TOPIC_CONFIG
-from cosmodrome.nameserver.route_table import Registered, Registration
+from cosmodrome.nameserver.route_table import Registration, RouteTable
 from cosmodrome.net.connection import Connection
 from cosmodrome.wire import name_server_requests as requests
 from cosmodrome.wire.bodies import (
@@ -39,7 +39,11 @@ Processor = Callable[["NameServer", Connection, Command], Command | Awaitable[Co
 # All that a peer may change while we run. Nothing that names a file, an address or a limit belongs here.
 SETTABLE_KEYS = frozenset({"orderMessageEnable", "returnOrderTopicConfigToBroker"})
 
+MANY = 1_000  # topics; more are listed beside the loop
+FEW_VALUES = 10  # of KV settings, each perhaps as long as kvConfigMaxValueSize; more are encoded beside the loop
 _CRC_MASK = 0x7FFFFFFF
+
+T = TypeVar("T")
 
 # --- brokers
 
@@ -52,13 +56,7 @@ async def register_broker(server: NameServer, connection: Connection, command: C
         if connection.closed:  # nobody would notice that it is gone
             return command.reply()
         steps = server.routes.registering(registration, server.clock.steady_ms(), connection)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                registered: Registered = end.value
-                break
-            await server.lane.turn()
+        registered = await _in_steps(server, steps)
     if registered.refusal is not None:
         log.error("registration refused: broker=%s: %s", registration.broker_name, registered.refusal)
     if registered.replaced is not None:
@@ -71,6 +69,17 @@ async def register_broker(server: NameServer, connection: Connection, command: C
         )
     reply = requests.RegisterBrokerReply(registered.master_ha_address, registered.master_address)
     return command.reply(header=reply, body=_order_topics(server), remark=registered.refusal)
+
+
+async def _in_steps(server: NameServer, steps: Generator[None, None, T]) -> T:
+    """Return what `steps` end with; others have their turns between them."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        await server.lane.turn()
 
 
 def _check_crc(body: bytes, crc: int) -> None:
@@ -147,7 +156,7 @@ async def wipe_write_permission(server: NameServer, connection: Connection, comm
     """WIPE_WRITE_PERM_OF_BROKER: producers stop choosing this broker group."""
     request = requests.WritePermission.decode(command)
     async with server.changes:
-        count = server.routes.wipe_write_permission(request.broker_name)
+        count = await _in_steps(server, server.routes.wiping_write_permission(request.broker_name))
     return command.reply(header=requests.WipeWritePermissionReply(count))
 
 
@@ -155,7 +164,7 @@ async def add_write_permission(server: NameServer, connection: Connection, comma
     """ADD_WRITE_PERM_OF_BROKER: producers may choose this broker group again."""
     request = requests.WritePermission.decode(command)
     async with server.changes:
-        count = server.routes.add_write_permission(request.broker_name)
+        count = await _in_steps(server, server.routes.adding_write_permission(request.broker_name))
     return command.reply(header=requests.AddWritePermissionReply(count))
 
 
@@ -190,13 +199,22 @@ async def delete_topic(server: NameServer, connection: Connection, command: Comm
     return command.reply()
 
 
-def all_topics(server: NameServer, connection: Connection, command: Command) -> Command:
-    return command.reply(body=TopicList(server.routes.all_topics()).encode())
+async def _topics_of(server: NameServer, command: Command, topics: Callable[[RouteTable], tuple[str, ...]]) -> Command:
+    """Answer with the names of topics: many are sorted and encoded beside the loop, one answer after the other."""
+    if server.routes.entries <= MANY:
+        return command.reply(body=TopicList(topics(server.routes)).encode())
+    async with server.listing:  # of those who ask at once, only one has a copy
+        table = server.routes.copy()
+        return command.reply(body=await server.lane.aside(lambda: TopicList(topics(table)).encode()))
 
 
-def topics_by_cluster(server: NameServer, connection: Connection, command: Command) -> Command:
-    request = requests.TopicsByCluster.decode(command)
-    return command.reply(body=TopicList(server.routes.topics_by_cluster(request.cluster)).encode())
+async def all_topics(server: NameServer, connection: Connection, command: Command) -> Command:
+    return await _topics_of(server, command, RouteTable.all_topics)
+
+
+async def topics_by_cluster(server: NameServer, connection: Connection, command: Command) -> Command:
+    cluster = requests.TopicsByCluster.decode(command).cluster
+    return await _topics_of(server, command, lambda routes: routes.topics_by_cluster(cluster))
 
 
 def system_topics(server: NameServer, connection: Connection, command: Command) -> Command:
@@ -205,16 +223,16 @@ def system_topics(server: NameServer, connection: Connection, command: Command) 
     return command.reply(body=TopicList(server.routes.system_topics(), address).encode())
 
 
-def unit_topics(server: NameServer, connection: Connection, command: Command) -> Command:
-    return command.reply(body=TopicList(server.routes.unit_topics()).encode())
+async def unit_topics(server: NameServer, connection: Connection, command: Command) -> Command:
+    return await _topics_of(server, command, RouteTable.unit_topics)
 
 
-def unit_subscription_topics(server: NameServer, connection: Connection, command: Command) -> Command:
-    return command.reply(body=TopicList(server.routes.unit_subscription_topics()).encode())
+async def unit_subscription_topics(server: NameServer, connection: Connection, command: Command) -> Command:
+    return await _topics_of(server, command, RouteTable.unit_subscription_topics)
 
 
-def unit_subscription_ununit_topics(server: NameServer, connection: Connection, command: Command) -> Command:
-    return command.reply(body=TopicList(server.routes.unit_subscription_ununit_topics()).encode())
+async def unit_subscription_ununit_topics(server: NameServer, connection: Connection, command: Command) -> Command:
+    return await _topics_of(server, command, RouteTable.unit_subscription_ununit_topics)
 
 
 # --- key-value config
@@ -242,10 +260,14 @@ async def delete_kv_config(server: NameServer, connection: Connection, command: 
     return command.reply()
 
 
-def kv_namespace(server: NameServer, connection: Connection, command: Command) -> Command:
+async def kv_namespace(server: NameServer, connection: Connection, command: Command) -> Command:
     """GET_KVLIST_BY_NAMESPACE: every key and value of one namespace."""
     request = requests.KvNamespace.decode(command)
-    return command.reply(body=KVTable(server.kv.namespace(request.namespace)).encode())
+    if len(table := server.kv.namespace(request.namespace)) <= FEW_VALUES:
+        return command.reply(body=KVTable(table).encode())
+    async with server.listing:
+        table = dict(server.kv.namespace(request.namespace))
+        return command.reply(body=await server.lane.aside(KVTable(table).encode))
 
 
 # --- its own config

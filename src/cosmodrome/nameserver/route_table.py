@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from cosmodrome.errors import RouteNotFound, SystemBusy
 from cosmodrome.model import (
@@ -19,6 +20,8 @@ from cosmodrome.model import (
 )
 
 MAX_BROKERS = 10_000
+T = TypeVar("T")
+
 TOPICS_IN_A_ROW = 1_000  # of one registration, in one step
 
 
@@ -85,8 +88,17 @@ class _Group:
         return next((broker for broker in self.brokers.values() if broker.address == address), None)
 
     def set_permission(self, permission: Callable[[int], int]) -> None:
-        for topic, queue in self.queues.items():
+        for _ in self.setting_permission(permission):
+            pass
+
+    def setting_permission(self, permission: Callable[[int], int]) -> Iterator[None]:
+        for number, (topic, queue) in enumerate(self.queues.items(), 1):
+            if number % TOPICS_IN_A_ROW == 0:
+                yield
             self.queues[topic] = replace(queue, perm=permission(queue.perm))
+
+    def copy(self) -> _Group:
+        return replace(self, brokers=dict(self.brokers), queues=dict(self.queues))
 
 
 class RouteTable:
@@ -108,13 +120,7 @@ class RouteTable:
         An address has one id in its group: under a new id it leaves the old one. An id belongs to whoever claims it
         last, unless the holder's state version is higher; then the newcomer gets an empty answer, as from Apache.
         """
-        steps = self.registering(registration, now_ms, connection)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                registered: Registered = end.value
-                return registered
+        return _to_the_end(self.registering(registration, now_ms, connection))
 
     def registering(
         self, registration: Registration, now_ms: int, connection: Hashable = None
@@ -212,20 +218,39 @@ class RouteTable:
 
     def wipe_write_permission(self, broker_name: str) -> int:
         """Let producers drain away from a group; how many topics it has."""
-        return self._set_permission(broker_name, _without_write)
+        return _to_the_end(self.wiping_write_permission(broker_name))
+
+    def wiping_write_permission(self, broker_name: str) -> Generator[None, None, int]:
+        """Do the same in steps of so many topics. Between them, brokers may leave; nothing else may change."""
+        return self._setting_permission(broker_name, _without_write)
 
     def add_write_permission(self, broker_name: str) -> int:
         """Let producers come back. The permission becomes read and write, whatever it was: so does Apache's."""
-        return self._set_permission(broker_name, lambda _: READ_WRITE)
+        return _to_the_end(self.adding_write_permission(broker_name))
 
-    def _set_permission(self, broker_name: str, permission: Callable[[int], int]) -> int:
+    def adding_write_permission(self, broker_name: str) -> Generator[None, None, int]:
+        """Do the same in steps, as `wiping_write_permission`."""
+        return self._setting_permission(broker_name, lambda _: READ_WRITE)
+
+    def _setting_permission(self, broker_name: str, permission: Callable[[int], int]) -> Generator[None, None, int]:
         group = self._groups.get(broker_name)
         if group is None:
             return 0
-        group.set_permission(permission)
+        yield from group.setting_permission(permission)
         return len(group.queues)
 
     # --- questions
+
+    def copy(self) -> RouteTable:
+        """Return one that stays as it is, so that a thread may ask it."""
+        table = RouteTable(self._silent_after_ms)
+        table._groups = {name: group.copy() for name, group in self._groups.items()}
+        return table
+
+    @property
+    def entries(self) -> int:
+        """How many topics the groups have, one that several have counted for each."""
+        return sum(len(group.queues) for group in self._groups.values())
 
     @property
     def brokers(self) -> tuple[LiveBroker, ...]:
@@ -283,6 +308,15 @@ class RouteTable:
         for group in self._groups.values():
             for topic, queue in group.queues.items():
                 yield topic, group, queue
+
+
+def _to_the_end(steps: Generator[None, None, T]) -> T:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
 
 
 def _outranks(holder: LiveBroker, newcomer: Registration) -> bool:

@@ -38,6 +38,7 @@ class NameServer:
         self.kv = KvConfigs(Path(config.kv_config_path) if config.kv_config_path else None, _kv_limits(config))
         self.lane = Lane()  # what takes long
         self.changes = asyncio.Lock()  # of the route table: one after the other, in the order they came
+        self.listing = asyncio.Lock()  # of long lists: each has a copy of what it lists
         self._server = Server(self.answer, config.bind_address, config.listen_port, on_close=self._on_close, config=net)
 
     @property

@@ -26,6 +26,7 @@ from cosmodrome.codes import ResponseCode
 from cosmodrome.config import NetConfig
 from cosmodrome.errors import CallTimeout, ConnectionFailed, ProtocolError
 from cosmodrome.net.books import Books
+from cosmodrome.net.lane import OWNER
 from cosmodrome.net.turn import Turn
 from cosmodrome.net.watchdog import Watchdog
 from cosmodrome.wire.command import ONEWAY_BIT, RESPONSE_BIT, Command
@@ -100,8 +101,10 @@ class Connection(asyncio.Protocol):
         self.peer = "?"
         self.packed_peer = bytes(8)  # as stored messages hold it
         self.closed = False
+        self.error: Exception | None = None  # why the system ended it, if it did
         self._nonsense = ""  # why its bytes could not be read
         self.lost = asyncio.Event()
+        self.in_order = asyncio.Lock()  # for handlers that may wait, and whose requests must not overtake each other
 
     def __repr__(self) -> str:
         return f"<Connection {self.peer}{' closed' if self.closed else ''}>"
@@ -142,15 +145,18 @@ class Connection(asyncio.Protocol):
         if self._books is not None and (self._decoder.pending_bytes or self._unfinished_bytes):
             self._note_unfinished(len(data))
 
-    def _note_unfinished(self, arrived: int = 0) -> None:
-        """Tell the books what is here of a frame: another frame than before if some of the bytes went into one."""
+    def _note_unfinished(self, arrived: int | None) -> None:
+        """Tell the books what is here of a frame: another frame than before if some of the bytes went into one.
+
+        None arrived when we read again: while we did not, its time did not pass.
+        """
         assert self._books is not None
         pending, before = self._decoder.pending_bytes, self._unfinished_bytes
         self._unfinished_bytes = pending
         if not pending or self.closed:
             self._books.unfinished.forget(self)
         else:
-            self._books.frame_begun(self, pending, anew=pending != before + arrived)
+            self._books.frame_begun(self, pending, anew=arrived is None or pending != before + arrived)
 
     def pause_writing(self) -> None:
         self._peer_stalled = True
@@ -170,6 +176,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.closed = True
+        self.error = error
         for timer in (self._idle_timer, self._stall_timer):
             if timer is not None:
                 timer.cancel()
@@ -198,6 +205,7 @@ class Connection(asyncio.Protocol):
         """Every whole frame in hand, one after the other; if they take long, the rest in the next turn."""
         if self.closed:
             return
+        OWNER.set(self.peer)
         take = self._decoder.take
         clock, limit = self._watchdog.clock, self._watchdog.limit_seconds
         before = clock()
@@ -223,7 +231,7 @@ class Connection(asyncio.Protocol):
     def _handle_kept(self) -> None:
         self._handle_frames()
         if self._books is not None:
-            self._note_unfinished()
+            self._note_unfinished(arrived=None)
 
     def _rest(self) -> None:
         self._is_resting = True
@@ -479,8 +487,8 @@ class Connection(asyncio.Protocol):
             await asyncio.wait(self._tasks, timeout=grace_ms / 1000)
 
     def drop(self, reason: str) -> None:
-        """Close at once, and say why in the log."""
-        if not self.closed:
+        """Close at once, and say why in the log; also if it is closing, but keeps what is unsent until then."""
+        if not self.lost.is_set():
             log.warning("dropping %s: %s", self.peer, reason)
             self.abort()
 

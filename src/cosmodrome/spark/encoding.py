@@ -21,7 +21,7 @@ from cosmodrome.client.outgoing import (
     check_sendable_topic,
     joined_keys,
 )
-from cosmodrome.config import MIB
+from cosmodrome.config import MAX_BATCH, MIB
 from cosmodrome.errors import InvalidMessage
 from cosmodrome.model import DLQ_PREFIX, RETRY_PREFIX, MessageQueue, Property
 from cosmodrome.spark.sink_options import Reserved, SinkOptions
@@ -228,6 +228,7 @@ class Encoder:
         begin, count = 0, len(items)
         while begin < count:
             end = int(np.searchsorted(ends, ends[begin] + self._options.batch_bytes, "right")) - 1
+            end = min(end, begin + MAX_BATCH)
             if end <= begin + 1:
                 yield from self._singles(topic, queue, table.select(range(begin, begin + 1)))
                 end = begin + 1

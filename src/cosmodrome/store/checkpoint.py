@@ -82,6 +82,13 @@ class Checkpoint:
         self.log_timestamp = self.queues_timestamp = self.index_timestamp = 0
         self.clean_end = self.safe = None
 
+    def forget_derived(self) -> None:
+        """Nothing but the log is on disk for sure. That must not be forgotten: what is damaged below its end would be
+        taken for a part that the disk never got."""
+        end = max(self.safe.log if self.safe else 0, self.clean_end[0] if self.clean_end else 0)
+        self.forget()
+        self.clean_end = (end, end) if end else None  # no record begins at its end: no start takes it for a clean one
+
     def save(self) -> None:
         """Write it over the old one: each part lies within one sector, so it is the old or the new one."""
         data = bytearray(FILE_SIZE)

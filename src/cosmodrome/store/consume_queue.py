@@ -46,7 +46,9 @@ class ConsumeQueue:
         "_file_size",
         "_files",
         "_open_files",
+        "_rewritten",
         "fillers",
+        "holds",
         "log_start",
         "lost",
         "max_offset",
@@ -67,7 +69,10 @@ class ConsumeQueue:
         file_size: int,
         open_files: OpenFiles,
         dirty: list[MappedFile],
+        rewritten: dict[Path, int],
     ) -> None:
+        """`dirty` is told of files that are to be synced, `rewritten` from where on others have changed
+        that were written before."""
         self.topic = topic
         self.topic_bytes = topic.encode()
         self.queue_id = queue_id
@@ -77,10 +82,12 @@ class ConsumeQueue:
         self.fillers = 0  # entries made up since the queue was opened, because the log does not have their messages
         self.lost: set[int] = set()  # of messages that damage took, and that no filler stands for yet
         self.reserved = 0  # the next message gets this offset at least: those before it had one
+        self.holds: Holds | None = None  # for whoever knows the log: entries that lead elsewhere are written again
         self._directory = directory
         self._file_size = file_size
         self._open_files = open_files
         self._dirty = dirty
+        self._rewritten = rewritten
         self._files = list_files(directory, file_size)
         for file in self._files:
             file.position = file.prepared = file_size
@@ -138,6 +145,8 @@ class ConsumeQueue:
         if queue_offset < self.max_offset:
             if queue_offset < 0 or physical_offset < self.last_physical_end:
                 return queue_offset >= 0
+            if queue_offset == self.max_offset - 1 and not self._may_lead(queue_offset, self.entry(queue_offset)):
+                return True  # not the head is damaged, but the entry
             if queue_offset == 0 and self.max_offset & (self.max_offset - 1):
                 return True
             if queue_offset * ENTRY_SIZE < self._files[0].start:
@@ -175,6 +184,7 @@ class ConsumeQueue:
         if file.map is None:
             self._open_files.open(file)
         file.write(data, position)
+        self._note_rewritten(file, position)
         if not file.dirty:
             self._mark(file)
 
@@ -189,13 +199,18 @@ class ConsumeQueue:
         return True
 
     def _mend(self, queue_offset: int, entry: Entry) -> None:
-        """Write the rest of an entry of which a killed process may have written only a part."""
+        """Write the rest of an entry of which a killed process may have written only a part, or all of one that leads
+        to no record of its message. One that leads to another record of this offset counts: it came later."""
         if queue_offset * ENTRY_SIZE < self._files[0].start:
             return
         found = self.entry(queue_offset)
-        if found == entry or (found[0] != entry[0] and found[1] > 0):
+        if found == entry or (found[0] != entry[0] and found[1] > 0 and self._may_lead(queue_offset, found)):
             return
         self.rewrite(queue_offset, entry)
+
+    def _may_lead(self, queue_offset: int, entry: Entry) -> bool:
+        physical_offset, size, _ = entry
+        return size == FILLER_SIZE or self.holds is None or self.holds(physical_offset, size, queue_offset)
 
     def rewrite(self, queue_offset: int, entry: Entry) -> None:
         """Put another entry in the place of one whose bytes have changed."""
@@ -230,6 +245,7 @@ class ConsumeQueue:
     def _create(self, start: int) -> MappedFile:
         file = MappedFile.create(self._directory, start, self._file_size)
         self._open_files.adopt(file)
+        self._note_rewritten(file, 0)  # a file of this name may have been there before
         file.write_from(0)
         self._files.append(file)
         return file
@@ -349,16 +365,22 @@ class ConsumeQueue:
             if file.map is None:
                 self._open_files.open(file)
             file.write_from(queue_offset * ENTRY_SIZE - file.start)
-            if file.zero_tail() and not file.dirty:
-                self._mark(file)
+            if file.zero_tail():
+                self._note_rewritten(file, file.position)
+                if not file.dirty:
+                    self._mark(file)
         self._set_max(queue_offset)
         self.min_offset = min(self.min_offset, queue_offset)
+
+    def _note_rewritten(self, file: MappedFile, position: int) -> None:
+        self._rewritten[file.path] = min(position, self._rewritten.get(file.path, position))
 
     def _set_max(self, queue_offset: int) -> None:
         self.max_offset = queue_offset
         self.next_offset = max(queue_offset, self.reserved)
 
     def _delete(self, file: MappedFile) -> None:
+        self._note_rewritten(file, 0)
         self._open_files.forget(file)
         file.delete()
         self._distrust(file)  # until its folder is synced, a crash may bring it back

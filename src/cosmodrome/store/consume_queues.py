@@ -56,6 +56,7 @@ class ConsumeQueues:
         self._log = log
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._dirty: list[MappedFile] = []
+        self.rewritten: dict[Path, int] = {}  # from where on files have changed that were written before
         self._log_start = log.start
         self._shortened: list[ConsumeQueue] = []  # by damaged entries
         self.entry_of: Callable[[RecordHead], Entry | None] | None = None  # once the log is recovered
@@ -105,8 +106,9 @@ class ConsumeQueues:
 
     def _open(self, topic: str, queue_id: int) -> ConsumeQueue:
         path = self._path(topic, queue_id)
-        queue = ConsumeQueue(path, topic, queue_id, self._file_size, self._open_files, self._dirty)
+        queue = ConsumeQueue(path, topic, queue_id, self._file_size, self._open_files, self._dirty, self.rewritten)
         queue.reserved = queue.next_offset = self.floors.get((topic, queue_id), 0)
+        queue.holds = partial(self._is_there, topic, queue_id)
         self._queues[topic, queue_id] = queue
         self._names.setdefault(topic, set()).add(queue_id)
         return queue
@@ -127,6 +129,12 @@ class ConsumeQueues:
             return is_settled or (head.topic, head.queue_id, head.queue_offset) == (topic, queue_id, queue_offset)
 
         return holds
+
+    def _is_there(self, topic: str, queue_id: int, physical_offset: int, size: int, queue_offset: int) -> bool:
+        """Whether the log has the record of this queue offset there."""
+        head = self._log.head_at(physical_offset)
+        wanted = size, topic, queue_id, queue_offset
+        return head is not None and (head.size, head.topic, head.queue_id, head.queue_offset) == wanted
 
     def cut_back(self, physical_offset: int) -> None:
         """Drop, in every queue on disk, what is damaged or points at or behind `physical_offset`."""
@@ -239,6 +247,7 @@ class ConsumeQueues:
         """Let the next message of a queue have at least this offset: those before it were given away."""
         queue = self.find(topic, queue_id)
         if queue is not None:
+            queue.reserved = max(queue.reserved, queue_offset)
             queue.next_offset = max(queue.next_offset, queue_offset)
 
     def reserved(self) -> dict[QueueKey, int]:
@@ -378,10 +387,10 @@ def _queue_names(root: Path) -> dict[str, set[int]]:
         return names
     for topic in _entries(root):
         if topic.is_dir() and is_topic(topic.name):
-            _refuse_link(topic)
+            disk.refuse_link(topic.path)
             for queue in _entries(topic):
                 if (number := parse_int(queue.name, high=MAX_INT)) is not None:
-                    _refuse_link(queue)
+                    disk.refuse_link(queue.path)
                     names.setdefault(topic.name, set()).add(number)
     return names
 
@@ -389,11 +398,6 @@ def _queue_names(root: Path) -> dict[str, set[int]]:
 def _entries(folder: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
     with os.scandir(folder) as entries:
         return list(entries)
-
-
-def _refuse_link(entry: os.DirEntry[str]) -> None:
-    if entry.is_symlink():
-        raise disk.LinkRefused(entry.path)
 
 
 def queue_folders(root: Path) -> Iterator[Path]:

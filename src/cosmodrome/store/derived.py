@@ -7,19 +7,20 @@ who filter, a zeroed page give offsets away twice. So a clean stop leaves checks
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
-import shutil
 import struct
+import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from cosmodrome import disk, state_file
+from cosmodrome import disk
 from cosmodrome.numbers import parse_int, read_int
 from cosmodrome.store.checkpoint import Checkpoint
 from cosmodrome.store.consume_queue import ENTRY_SIZE
@@ -37,6 +38,7 @@ SUMS = "derived.sums"
 MAX_READ_AT_START_BYTES = 64 * 1024 * 1024
 _FORMAT = "cosmodrome-sums-1"
 _CHUNK = 1024 * 1024
+_TAIL_CHUNK = 16 * 1024  # read at once in search of the last entry: it lies in the last pages written
 _PROBE_BYTES = 64 * 1024
 _PLACE = struct.Struct(">q")
 BROKEN = _BROKEN = -1  # in place of a checksum: what was there at the last clean stop had changed already
@@ -62,6 +64,10 @@ class Sum(NamedTuple):
     mtime_ns: int
 
 
+FileSizes = dict[str, int]  # by name, in order
+Queues = Mapping[Path, FileSizes]  # by folder
+
+
 class Trouble(NamedTuple):
     """A damaged file, or the folder of the index."""
 
@@ -77,6 +83,12 @@ class Sums:
         self._path = paths.root / SUMS
         self.log_end = -1
         self.files: dict[str, Sum] = {}
+        # From where on files were changed by those who may: what was summed up there does not count. The loop adds to
+        # it at any time.
+        self.rewritten: dict[Path, int] = {}
+        self._writing = threading.Lock()
+        self._forgotten: set[str] = set()  # topics deleted since the last `extend` began
+        self._cuts = 0  # how often everything was forgotten
         self._load()
 
     def _load(self) -> None:
@@ -109,32 +121,67 @@ class Sums:
 
     def save(self, log_end: int, shape: Shape) -> None:
         """Write down what every file holds now that nothing is written to them: what a clean stop leaves."""
-        self._write(log_end, {place: self._sum(place, path, shape) for place, path in _files(self._paths)})
+        rewritten = self._take_rewritten()
+        known = self._known(rewritten)
+        sums = {place: _sum(known.get(place), place, path, shape) for place, path in _files(self._paths)}
+        if not self._write(log_end, sums):
+            self.rewritten.update(rewritten)
 
     def extend(self, log_end: int, shape: Shape) -> None:
         """Write down what queues say of the log before `log_end`, and what full index files hold. A thread may do this
         while others write behind that."""
-        files: dict[str, Sum] = {}
+        self._forgotten.clear()
+        cuts, rewritten = self._cuts, self._take_rewritten()
+        known, files = self._known(rewritten), dict[str, Sum]()
         for place, path in _files(self._paths):
             with suppress(FileNotFoundError):  # its topic was deleted meanwhile, or its messages are gone
-                found = self._extended(place, path, log_end, shape)
+                found = _extended(known.get(place), place, path, log_end, shape)
                 if found is not None:
                     files[place] = found
-        self._write(log_end, files)
+        with self._writing:
+            if cuts != self._cuts:  # what was read is cut by now
+                return
+            for topic in self._forgotten:
+                files = _without_topic(files, topic)
+            broken = (place for place, one in self.files.items() if one.crc == _BROKEN and place.startswith("index/"))
+            files |= {place: self.files[place] for place in broken if place in files}
+            is_written = self._write_locked(log_end, files)
+        if not is_written:
+            self.rewritten.update(rewritten)
+
+    def _take_rewritten(self) -> dict[Path, int]:
+        taken: dict[Path, int] = {}
+        while self.rewritten:  # one by one, for the loop adds to it meanwhile
+            path, position = self.rewritten.popitem()
+            taken[path] = position
+        return taken
+
+    def _known(self, rewritten: Mapping[Path, int]) -> dict[str, Sum]:
+        """The checksums that still count."""
+        known = dict(self.files)
+        for path, position in rewritten.items():
+            place = "/".join(("consumequeue", *path.parts[-3:]))
+            if place in known and position < known[place].used:
+                del known[place]
+        return known
 
     def forget_all(self) -> None:
-        """Queues and index are about to be cut: return once nothing speaks of what they held."""
-        if self._path.exists():
-            self._path.unlink()
-            disk.sync_folder(self._path.parent)
-        self.files, self.log_end = {}, -1
-        self.__dict__.pop("ends", None)
+        """Return once nothing on disk speaks of what the files held: the log is no more, or is about to be cut."""
+        with self._writing:
+            self._cuts += 1
+            if self._path.exists():
+                self._path.unlink()
+                disk.sync_folder(self._path.parent)
+            self.files, self.log_end = {}, -1
+            self.__dict__.pop("ends", None)
 
     def forget_topic(self, topic: str) -> None:
         """Its queues may begin again, with other messages."""
-        kept = {place: one for place, one in self.files.items() if not place.startswith(f"consumequeue/{topic}/")}
-        if len(kept) < len(self.files):
-            self._write(self.log_end, kept)
+        with self._writing:
+            self._forgotten.add(topic)
+            kept = _without_topic(self.files, topic)
+            if len(kept) < len(self.files):
+                self._write_locked(self.log_end, kept)
 
     def full_index_files(self, shape: Shape) -> list[tuple[str, Path, int]]:
         """Name, path and checksum of the index files that nothing is written to any more."""
@@ -147,8 +194,9 @@ class Sums:
 
     def mark_broken(self, place: str) -> None:
         """Have the next start build again what this file is a part of."""
-        if (found := self.files.get(place)) is not None:
-            self._write(self.log_end, self.files | {place: found._replace(crc=_BROKEN)})
+        with self._writing:
+            if (found := self.files.get(place)) is not None:
+                self._write_locked(self.log_end, self.files | {place: found._replace(crc=_BROKEN)})
 
     def has_room(self) -> bool:
         """Whether entries that are dropped can be entered again: on a full disk they could not."""
@@ -166,41 +214,22 @@ class Sums:
             return False
         return True
 
-    def _write(self, log_end: int, files: dict[str, Sum]) -> None:
+    def _write(self, log_end: int, files: dict[str, Sum]) -> bool:
+        with self._writing:
+            return self._write_locked(log_end, files)
+
+    def _write_locked(self, log_end: int, files: dict[str, Sum]) -> bool:
+        """Whether it is on disk. The loop and threads come here, one at a time."""
         lines = (f"{one.crc} {one.used} {one.mtime_ns} {place}" for place, one in files.items())
         text = "\n".join([f"{_FORMAT} {log_end}", *lines]).encode()
         try:
             _replace(self._path, text + b"\n%08x\n" % zlib.crc32(text))
         except OSError as error:  # the one before it says less, but nothing wrong
             log.warning("%s cannot be written: %s", self._path, error)
-            return
+            return False
         self.files, self.log_end = files, log_end
         self.__dict__.pop("ends", None)
-
-    def _sum(self, place: str, path: Path, shape: Shape) -> Sum:
-        before, stat = self.files.get(place), path.stat()
-        if before is not None and (before.mtime_ns == stat.st_mtime_ns or before.crc == _BROKEN):
-            return before
-        used = _index_used(path, shape) if place.startswith("index/") else _queue_used(path)
-        if before is None or place.startswith("index/") or before.used > used:
-            return Sum(_crc_of(path, 0, used), used, stat.st_mtime_ns)
-        crc = _crc_of(path, 0, before.used)
-        if crc != before.crc:
-            log.error("%s has changed where it was written long ago; the next start builds it again", path)
-            return Sum(_BROKEN, used, stat.st_mtime_ns)
-        return Sum(_crc_of(path, before.used, used, crc), used, stat.st_mtime_ns)
-
-    def _extended(self, place: str, path: Path, log_end: int, shape: Shape) -> Sum | None:
-        before = self.files.get(place)
-        if place.startswith("index/"):
-            used = _index_used(path, shape)
-            if used < shape.index_file or (before is not None and before.used == used):
-                return before if before is not None and before.used == used else None
-            return Sum(_crc_of(path, 0, used), used, 0)
-        used = _queue_used(path, log_end)
-        if before is None or before.used > used:
-            return Sum(_crc_of(path, 0, used), used, 0)
-        return before if before.used == used else Sum(_crc_of(path, before.used, used, before.crc), used, 0)
+        return True
 
     @cached_property
     def ends(self) -> dict[tuple[str, int], int]:
@@ -228,36 +257,35 @@ class DerivedFiles:
 
     def troubles(self) -> list[Trouble]:
         """Everything that is wrong. After a crash, some of it is what a crash leaves, and its recovery sees to that."""
-        folders = list(queue_folders(self._paths.consume_queue))
-        if self._has_other_size(folders):
+        queues = {folder: _file_sizes(folder) for folder in queue_folders(self._paths.consume_queue)}
+        if self._has_other_size(queues.values()):
             return []  # whoever opens the queues says so
-        found = [trouble for folder in folders for trouble in self._in_queue(folder)]
+        found = [trouble for folder, sizes in queues.items() for trouble in self._in_queue(folder, sizes)]
         if self._has_index:
             found += self._in_index()
         wrong = {trouble.path for trouble in found}
-        return found + [trouble for trouble in self._rotten() if trouble.path not in wrong]
+        return found + [trouble for trouble in self._rotten(queues) if trouble.path not in wrong]
 
-    def _has_other_size(self, folders: list[Path]) -> bool:
+    def _has_other_size(self, queues: Iterable[FileSizes]) -> bool:
         """Whether the files of all queues agree on a size that is not the configured one: then that was changed."""
         sizes: set[int] = set()
         files = 0
-        for path in (path for folder in folders for path in folder.iterdir() if path.is_file()):
-            sizes.add(path.stat().st_size)
+        for size in chain.from_iterable(queue.values() for queue in queues):
+            sizes.add(size)
             files += 1
             if len(sizes) > 1 or self.shape.queue_file in sizes:
                 return False
         return files > 1 and sizes != {0} and not any(size % ENTRY_SIZE for size in sizes)
 
-    def _in_queue(self, folder: Path) -> Iterator[Trouble]:
+    def _in_queue(self, folder: Path, sizes: FileSizes) -> Iterator[Trouble]:
         size = self.shape.queue_file
-        names = sorted(path.name for path in folder.iterdir() if path.is_file())
-        good = [name for name in names if is_log_file_name(name) and file_start(name) % size == 0]
-        for name in names:
-            path = folder / name
+        good = [name for name in sizes if is_log_file_name(name) and file_start(name) % size == 0]
+        for name, actual in sizes.items():
+            disk.refuse_link(folder / name)
             if name not in good:
-                yield Trouble(path, f"its name is not a multiple of {size} in 20 digits")
-            elif (actual := path.stat().st_size) != size and (actual or not self._may_be_empty(name, good)):
-                yield Trouble(path, f"it has {actual} bytes instead of {size}")
+                yield Trouble(folder / name, f"its name is not a multiple of {size} in 20 digits")
+            elif actual != size and (actual or not self._may_be_empty(name, good)):
+                yield Trouble(folder / name, f"it has {actual} bytes instead of {size}")
         if self.exit in (Exit.CLEAN, Exit.KILLED):
             for before, after in reversed(list(pairwise(good))):
                 if file_start(before) + size != file_start(after):
@@ -273,6 +301,7 @@ class DerivedFiles:
         folder, size = self._paths.index, self.shape.index_file
         paths = sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
         for path in paths:
+            disk.refuse_link(path)
             actual = path.stat().st_size
             if parse_int(path.name) is None:
                 yield Trouble(path, "its name is not a time in digits")
@@ -288,47 +317,71 @@ class DerivedFiles:
             begin_ms, end_ms, begin, end, used_slots, count = HEADER.unpack(file.read(HEADER_SIZE))
         if not count:  # made, and not written to
             return ""
-        sound = begin_ms <= end_ms and 0 <= begin <= end and 0 <= used_slots <= count <= self.shape.entries
+        # The times may fall: the machine's clock may have been set back between the two.
+        sound = min(begin_ms, end_ms) >= 0 and 0 <= begin <= end and 0 <= used_slots <= count <= self.shape.entries
         return "" if sound else "its header makes no sense"
 
-    def _rotten(self) -> Iterator[Trouble]:
+    def _rotten(self, queues: Queues) -> Iterator[Trouble]:
         """Files that are not what they were at the last clean stop. Since then, queues have only grown; of index files,
         the last one is written everywhere."""
-        checkpoint = Checkpoint(self._paths.checkpoint)
-        is_newest = self.exit is Exit.CLEAN and checkpoint.clean_end is not None
-        is_newest = is_newest and checkpoint.clean_end is not None and checkpoint.clean_end[0] == self.sums.log_end
-        files = [(place, path) for place, path in _files(self._paths) if place in self.sums.files]
+        is_newest = self._is_as_left
         full = self.shape.index_file
         files = [
-            one
-            for one in files
-            if is_newest or one[0].startswith("consumequeue/") or self.sums.files[one[0]].used == full
+            (place, known)
+            for place, known in self.sums.files.items()
+            if is_newest or place.startswith("consumequeue/") or known.used == full
         ]
-        yield from self._missing()
+        yield from self._missing(queues)
         left = MAX_READ_AT_START_BYTES
-        for place, path in sorted(files, key=lambda one: -self.sums.files[one[0]].mtime_ns):
-            known = self.sums.files[place]
+        for place, known in sorted(files, key=lambda one: -one[1].mtime_ns):
+            if known.crc != _BROKEN and left < known.used:
+                left = 0
+                continue
+            path = self._path_of(place)
+            if not path.exists():  # its messages are gone, or `_missing` has named it
+                continue
             left -= known.used
-            if known.crc == _BROKEN or (left >= 0 and _crc_of(path, 0, known.used) != known.crc):
+            if known.crc == _BROKEN or _crc_of(path, 0, known.used) != known.crc:
                 yield Trouble(path, "it is not what it was at the last clean stop")
 
-    def _missing(self) -> Iterator[Trouble]:
+    def _path_of(self, place: str) -> Path:
+        kind, _, rest = place.partition("/")
+        return (self._paths.index if kind == "index" else self._paths.consume_queue) / rest
+
+    @property
+    def _is_as_left(self) -> bool:
+        """Whether nobody wrote since the clean stop that the checksums are of."""
+        clean_end = Checkpoint(self._paths.checkpoint).clean_end
+        return self.exit is Exit.CLEAN and clean_end is not None and clean_end[0] == self.sums.log_end
+
+    def changed_since_stop(self) -> Iterator[Path]:
+        """The files that are not what they were at the clean stop that was the last thing to happen; however long it
+        takes to read them all."""
+        for place, path in _files(self._paths) if self._is_as_left else ():
+            known = self.sums.files.get(place)
+            if known is not None and (known.crc == _BROKEN or _crc_of(path, 0, known.used) != known.crc):
+                yield path
+
+    def _missing(self, queues: Queues) -> Iterator[Trouble]:
         """Queues that end before a file they had: the first files go with their messages, the last one stays."""
-        ends = {folder: max(os.listdir(folder), default="") for folder in queue_folders(self._paths.consume_queue)}
+        ends = {
+            f"consumequeue/{folder.parent.name}/{folder.name}": max(sizes, default="")
+            for folder, sizes in queues.items()
+        }
         for place in self.sums.files:
-            kind, *names = place.split("/")
-            if kind == "consumequeue":
-                folder = self._paths.consume_queue / names[0] / names[1]
-                if names[2] > ends.get(folder, "~"):
-                    yield Trouble(folder / names[2], "it is missing")
+            folder, _, name = place.rpartition("/")
+            if name > ends.get(folder, "~"):
+                yield Trouble(self._path_of(place), "it is missing")
 
     def set_aside(self, troubles: list[Trouble]) -> None:
         """Keep a copy of what is damaged, and leave a store that opens. May be interrupted: the mark and the checkpoint
         say from now on that queues and index are to be built from the whole log."""
         AbortMark(self._paths.abort).distrust_memory()
         checkpoint = Checkpoint(self._paths.checkpoint)
-        checkpoint.forget()
-        checkpoint.save()
+        checkpoint.forget_derived()
+        if self._paths.checkpoint.exists():  # else it says no more as it is, and a full disk could not hold it
+            checkpoint.save()
+        self.sums.rewritten.update((path, 0) for path, _ in troubles)
         for path, what in troubles:
             if path.parent == self._paths.index:
                 continue
@@ -344,19 +397,25 @@ class DerivedFiles:
     def _keep(self, path: Path) -> Path:
         """Copy a file of a queue aside. One that has only a wrong length is brought to its own: its first entries say
         where the queue goes on if the log has no message of it any more."""
-        folder = aside_folder(self._paths.consume_queue) / path.parent.relative_to(self._paths.consume_queue)
-        disk.make_folders(folder)
-        kept = free_name(folder / path.name, suffix="")
+        place = path.relative_to(self._paths.consume_queue)
+        kept = aside_folder(self._paths.consume_queue) / place
+        try:
+            disk.make_folders(kept.parent)
+            kept = free_name(kept, suffix="")
+        except OSError as error:
+            if error.errno not in disk.NO_ROOM:
+                raise
+            kept = free_name(self._paths.root / "-".join(place.parts))  # a name needs no room where a folder does
         size = self.shape.queue_file
         if is_log_file_name(path.name) and file_start(path.name) % size == 0 and not self._is_before_gap(path):
             try:
-                shutil.copyfile(path, kept)
+                disk.copy(path, kept)
             except OSError as error:
                 if error.errno not in disk.NO_ROOM:
                     raise
                 kept.unlink(missing_ok=True)
                 log.error("%s: no room to keep a copy", path)
-            os.truncate(path, size)
+            disk.set_size(path, size)
         else:
             path.rename(kept)
         disk.sync_folder(path.parent)
@@ -372,10 +431,30 @@ class DerivedFiles:
             return
         folder = self._paths.index
         kept = free_name(folder)
+        new = folder.with_name(folder.name + ".new")
+        try:
+            if folder.is_mount():  # it cannot be renamed, and Apache's brokers start with no folder in it
+                raise OSError(errno.EBUSY, "a disk is mounted on it")
+            new.mkdir(disk.folder_mode(), exist_ok=True)
+        except OSError as error:
+            if error.errno not in (*disk.NO_ROOM, errno.EBUSY):
+                raise
+            for path, what in troubles:
+                log.error("%s is damaged: %s; the index cannot be kept (%s), it is built again", path, what, error)
+            for path in folder.iterdir():
+                if path.is_file():
+                    path.unlink()
+            return
         folder.rename(kept)
-        state_file.make_folder(folder)
+        new.rename(folder)
+        disk.sync_folder(folder.parent)
         for path, what in troubles:
             log.error("%s is damaged: %s; the index is kept as %s and built again from the log", path, what, kept.name)
+
+
+def _file_sizes(folder: Path) -> FileSizes:
+    with os.scandir(folder) as entries:
+        return dict(sorted((entry.name, entry.stat().st_size) for entry in entries if entry.is_file()))
 
 
 def _replace(path: Path, data: bytes) -> None:
@@ -402,6 +481,42 @@ def _files(paths: StorePaths) -> Iterator[tuple[str, Path]]:
                 yield f"index/{path.name}", path
 
 
+def _sum(before: Sum | None, place: str, path: Path, shape: Shape) -> Sum:
+    """The checksum of all that a file holds."""
+    stat = path.stat()
+    if before is not None and (before.mtime_ns == stat.st_mtime_ns or before.crc == _BROKEN):
+        return before
+    used = _index_used(path, shape) if place.startswith("index/") else _queue_used(path)
+    if before is None or place.startswith("index/") or before.used > used:
+        return Sum(_crc_of(path, 0, used), used, stat.st_mtime_ns)
+    crc = _crc_of(path, 0, before.used)
+    if crc != before.crc:
+        log.error("%s has changed where it was written long ago; the next start builds it again", path)
+        return Sum(_BROKEN, used, stat.st_mtime_ns)
+    return Sum(_crc_of(path, before.used, used, crc), used, stat.st_mtime_ns)
+
+
+def _extended(before: Sum | None, place: str, path: Path, log_end: int, shape: Shape) -> Sum | None:
+    """The checksum of what a file says about the log before `log_end`; None for an index file that is not full."""
+    is_index = place.startswith("index/")
+    full = shape.index_file if is_index else shape.queue_file
+    if before is not None and before.used == full:  # nothing is written to it any more
+        return before
+    used = _index_used(path, shape) if is_index else _queue_used(path, log_end)
+    if before is not None and before.used == used:
+        return before
+    if is_index and used < full:
+        return None
+    mtime_ns = path.stat().st_mtime_ns if used == full else 0  # a clean stop need not read a full one again
+    if before is None or before.used > used or is_index:
+        return Sum(_crc_of(path, 0, used), used, mtime_ns)
+    return Sum(_crc_of(path, before.used, used, before.crc), used, mtime_ns)
+
+
+def _without_topic(files: dict[str, Sum], topic: str) -> dict[str, Sum]:
+    return {place: one for place, one in files.items() if not place.startswith(f"consumequeue/{topic}/")}
+
+
 def _queue_used(path: Path, log_end: int | None = None) -> int:
     """Up to the end of the last entry, or of the last that leads to a record before `log_end`."""
     fd = disk.open_file(path, os.O_RDONLY)
@@ -425,7 +540,7 @@ def _written(fd: int) -> int:
     """Up to the last entry that is not zero."""
     end = written_end(fd)
     while end > 0:
-        begin = max(end - _CHUNK, 0)
+        begin = max(end - _TAIL_CHUNK, 0)
         if used := len(os.pread(fd, end - begin, begin).rstrip(b"\0")):
             return -(-(begin + used) // ENTRY_SIZE) * ENTRY_SIZE
         end = begin

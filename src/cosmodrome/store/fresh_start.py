@@ -9,14 +9,27 @@ from typing import NamedTuple
 from cosmodrome.config import StoreConfig
 from cosmodrome.errors import StoreError
 from cosmodrome.store.deleted_topics import DELETED_TOPICS
+from cosmodrome.store.derived import SUMS
 from cosmodrome.store.epochs import LOG_EPOCHS
 from cosmodrome.store.lock import StoreLock
 from cosmodrome.store.lost_log import PROGRESS_FILES, has_log
 from cosmodrome.store.mapped_file import sync_directory
 from cosmodrome.store.paths import StorePaths, free_name
+from cosmodrome.store.queue_floors import QUEUE_FLOORS
+from cosmodrome.store.scrub import SCRUB_FILE
 
 # Tables that speak of places in the log, or of offsets in its queues. Topics and groups stay.
-_TABLES = ("timermetrics", "timercheck", DELETED_TOPICS, LOG_EPOCHS, "consumerOrderInfo.json", *PROGRESS_FILES)
+_TABLES = (
+    "timermetrics",
+    "timercheck",
+    "timeline.json",
+    DELETED_TOPICS,
+    LOG_EPOCHS,
+    QUEUE_FLOORS,
+    SCRUB_FILE,
+    "consumerOrderInfo.json",
+    *PROGRESS_FILES,
+)
 
 
 class Move(NamedTuple):
@@ -51,5 +64,5 @@ def start_fresh(root: Path, config: StoreConfig | None = None) -> None:
 
 def _remains(paths: StorePaths) -> Iterator[Path]:
     tables = [paths.config / f"{name}{suffix}" for name in _TABLES for suffix in ("", ".bak")]
-    places = [paths.root / "timerwheel", paths.root / "timerlog", *tables]
+    places = [paths.root / "timerwheel", paths.root / "timerlog", paths.root / SUMS, *tables]
     yield from filter(Path.exists, (*places, paths.index, paths.consume_queue, paths.checkpoint))

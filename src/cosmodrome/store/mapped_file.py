@@ -140,6 +140,10 @@ class MappedFile:
         """Read where the file may have a hole: through the map, that needs room on some file systems."""
         return os.pread(self._fd, count, at)
 
+    def is_cut(self) -> bool:
+        """Whether another program made the file shorter: some of its mapped pages are gone."""
+        return os.fstat(self._fd).st_size < self.size
+
     def written_end(self) -> int:
         return written_end(self._fd)
 

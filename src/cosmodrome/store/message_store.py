@@ -156,6 +156,12 @@ class MessageStore:
         if (words := self._abort.last_words) is not None:
             log.error("the last process that used this store died: %s", words)
         self._derived = derived
+        self._queues.rewritten.update(derived.sums.rewritten)
+        derived.sums.rewritten = self._queues.rewritten
+        if not self._log.files:  # what they say is of a log that is no more
+            derived.sums.forget_all()
+            self._floors.update({})
+            self._queues.floors = self._floors.floors
         last_exit = self._last_exit
         if (cut_to := self.epochs.cut_to) is not None:
             self._abort.distrust_memory()
@@ -191,12 +197,13 @@ class MessageStore:
             for (topic, queue_id), queue_offset in derived.sums.ends.items():
                 if topic not in self._deleted.ends:
                     self._queues.reserve(topic, queue_id, queue_offset)
-        if is_marked or derived.sums.log_end < 0:
+        if is_marked or derived.sums.log_end < 0 or derived.sums.rewritten:
             derived.sums.extend(self._dispatcher.end, derived.shape)
         self._floors.update(self._queues.reserved())
         self._queues.floors = self._floors.floors
         log.log(logging.ERROR if recovered.is_damaged else logging.INFO, "%s", recovered)
         self._lock = lock
+        self._reader.written_from = self._log.end
         self.timeline = Timeline.open(
             self.paths.config / "timeline.json",
             self._clock,
@@ -426,6 +433,14 @@ class MessageStore:
             self.flusher.fail(str(self._gate.failure))
             self._abort.note_failure()
             log.critical("%s", self._gate.failure)
+
+    def memory_failed(self) -> None:
+        """The system could not read mapped bytes that were to be sent. Whoever touches them dies of SIGBUS; a socket
+        only says EFAULT, and names no file."""
+        cut = (file.path for file in self._log.files if file.map is not None and file.is_cut())
+        path = next(cut, None)
+        what = f"{path} was cut by another program" if path else f"a file in {self.paths.commit_log} cannot be read"
+        self._refuse(f"the disk failed: {what}")
 
     def _disk_measured(self, full: str | None) -> None:
         """Take no messages on a disk that is too full; take them again when it is not."""
@@ -946,6 +961,7 @@ def _locked(paths: StorePaths) -> StoreLock:
     """Keep other brokers out, and make the folders that are missing once it is known that none should be there."""
     lock = StoreLock(paths.lock)
     try:
+        paths.refuse_links()
         paths.check_nothing_left_behind()
         check_log(paths)
         paths.make_parents()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import chain, count, permutations
 from pathlib import Path
 
-from cosmodrome import state_file
+from cosmodrome import disk, state_file
 from cosmodrome.config import StoreConfig
 from cosmodrome.errors import StoreError
 from cosmodrome.store.mapped_file import log_file_names, sync_directory
@@ -104,6 +104,12 @@ class StorePaths:
         folders = (self.commit_log, self.consume_queue, self.index)
         return [folder for folder in folders if not _real(folder).is_relative_to(root)]
 
+    def refuse_links(self) -> None:
+        """LinkRefused if a folder that no key names is a symbolic link: who planted it chose where files go."""
+        kept = (aside_folder(folder) for folder in (self.commit_log, self.consume_queue))
+        for folder in (self.config, self.root / "timerlog", *kept):
+            disk.refuse_link(folder)
+
     def make_parents(self) -> None:
         """Return once the folders that the parts are made in are there for good."""
         for path in (self.consume_queue, self.index, self.checkpoint, self.abort):
@@ -128,7 +134,8 @@ def aside_folder(folder: Path) -> Path:
 def free_name(path: Path, suffix: str = ".bad") -> Path:
     """Return `path` with the suffix, and with a number if there is such a thing already."""
     suffixes = chain([suffix], (f"{suffix}{number}" for number in count(2)))
-    return next(name for ending in suffixes if not (name := path.with_name(path.name + ending)).exists())
+    names = (path.with_name(path.name + ending) for ending in suffixes)
+    return next(name for name in names if not os.path.lexists(name))
 
 
 def disk_folder(path: Path) -> Path:

@@ -12,6 +12,7 @@ from time import monotonic
 
 from cosmodrome.config import MIB, StoreConfig
 from cosmodrome.errors import ProtocolError
+from cosmodrome.numbers import MAX_LONG
 from cosmodrome.store.commit_log import CommitLog
 from cosmodrome.store.consume_queue import ENTRY_SIZE, FILLER_SIZE, ConsumeQueue, Entry
 from cosmodrome.store.consume_queues import ConsumeQueues
@@ -35,9 +36,10 @@ _FOUND = GetStatus.FOUND
 class QueueReader:
     """What `MessageStore.read` does: from entries of a queue to slices of the log.
 
-    Every entry is followed to the head of its record. In files other than the log's last, which have been on disk for
-    long, checksums are looked at, too, except by bulk reads: those who ask for so much check it themselves. What is
-    damaged is passed over, named in the log and counted.
+    Every entry is followed to the head of its record, but for those that this process wrote into the log's last file:
+    they are still in memory. In the other files, which have been on disk for long, checksums are looked at, too, except
+    by bulk reads: those who ask for so much check it themselves. What is damaged is passed over, named in the log and
+    counted.
     """
 
     def __init__(self, log: CommitLog, queues: ConsumeQueues, config: StoreConfig, mender: QueueMender) -> None:
@@ -46,6 +48,7 @@ class QueueReader:
         self._queues = queues
         self._config = config
         self._memory_bytes = _physical_memory() * config.access_message_in_memory_max_ratio // 100
+        self.written_from = MAX_LONG  # this process wrote the log from here on
 
     def is_in_memory(self, physical_offset: int) -> bool:
         """Not so far back in the log that reading it would keep the disk busy."""
@@ -114,11 +117,11 @@ class QueueReader:
             return None
         view, start = file.view, file.start
         places_in_file = [at - start for at in offsets]
-        if not _all_there(view, places_in_file, offsets, sizes, queue.queue_id, offset):
+        is_last = file is self._log.files[-1]
+        is_ours = is_last and begin >= self.written_from
+        if not is_ours and not _all_there(view, places_in_file, offsets, sizes, queue.queue_id, offset):
             return None
-        if (verify or (file is not self._log.files[-1] and not bulk)) and not _all_sound(
-            view, places_in_file, sizes, queue.topic_bytes
-        ):
+        if (verify or not (is_last or bulk)) and not _all_sound(view, places_in_file, sizes, queue.topic_bytes):
             return None
         if begin + size == end:  # side by side, for offsets only rise and records do not overlap
             views: tuple[memoryview, ...] = (view[begin - start : end - start],)

@@ -205,14 +205,17 @@ class Recovery:
 
     @property
     def _sure_end(self) -> int:
-        """From where on the log must be entered again, for no checksum vouches for the entries of what lies behind."""
-        if self._sums is None or not self._has_room or not self._log.start <= self._sums.log_end <= self._log.end:
+        """From where on the log must be entered again, for no checksum vouches for the entries of what lies behind.
+
+        On a full disk, too: a start that was killed may have dropped some of them.
+        """
+        if self._sums is None or not self._log.start <= self._sums.log_end <= self._log.end:
             return self._log.end
         return self._sums.log_end
 
     def _cut_to_checksums(self, ends: Mapping[QueueKey, int | None]) -> None:
-        """Drop the entries that no checksum vouches for."""
-        if self._sums is None or self._sure_end != self._sums.log_end:
+        """Drop the entries that no checksum vouches for, if there is room to enter them again."""
+        if self._sums is None or self._sure_end != self._sums.log_end or not self._has_room:
             return
         for (topic, queue_id), claimed in ends.items():
             if claimed is None or claimed > self._sums.log_end:

@@ -7,19 +7,20 @@ folder is marked as left by a crash, with nothing known to be safe, until all is
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
+from cosmodrome import disk
 from cosmodrome.clock import Clock
 from cosmodrome.config import StoreConfig
 from cosmodrome.errors import StoreError
 from cosmodrome.state_file import make_folder
 from cosmodrome.store.checkpoint import Checkpoint
 from cosmodrome.store.consume_queue import ENTRY_SIZE
+from cosmodrome.store.derived import SUMS
 from cosmodrome.store.evidence import Claim
 from cosmodrome.store.expected import Expected
 from cosmodrome.store.findings import Area, Findings, counted
@@ -93,6 +94,7 @@ def repair(
     found = _survey(paths, config)
     lock = StoreLock(paths.lock)
     try:
+        paths.refuse_links()
         for folder in paths.outside:
             lock.add_folder(folder)
         if obstacles := _obstacles(found):
@@ -259,6 +261,7 @@ def _asides(folder: Path) -> list[Path]:
 
 def _distrust(paths: StorePaths) -> None:
     """From here to the end, whoever opens the store has to build queues and index from the whole log."""
+    (paths.root / SUMS).unlink(missing_ok=True)  # what it speaks of is about to change, and rightly so
     AbortMark(paths.abort).distrust_memory()
     checkpoint = Checkpoint(paths.checkpoint)
     checkpoint.forget()
@@ -279,7 +282,7 @@ def _tidy_log(found: Survey) -> None:
         make_folder(folder)
         stray.rename(free_name(folder / stray.name, suffix=""))
     for file in _short_files(found.log):
-        os.truncate(file.path, found.log.file_size)
+        disk.set_size(file.path, found.log.file_size)
 
 
 def _mend_log(found: Survey, proof: Proof, progress: Progress) -> set[QueueKey]:
@@ -322,12 +325,13 @@ def _set_derived_aside(paths: StorePaths, idle: set[QueueKey]) -> None:
     A queue of which the log has no record any more cannot be built from it, and would begin at 0 again, below its
     consumers' offsets. So its last file is carried over. All of them are, or none: the copies are made beside.
     """
+    (paths.root / SUMS).unlink(missing_ok=True)
     queues = paths.consume_queue
     prepared = queues.with_name(queues.name + ".new")
     if queues.is_dir():
         if prepared.is_dir():
             shutil.rmtree(prepared)  # copies only, and perhaps not all of them
-        prepared.mkdir()
+        disk.make_folders(prepared)
         views = survey(paths.root, paths).queues
         for key in idle & views.keys():
             _carry_over(views[key], prepared)
@@ -336,7 +340,7 @@ def _set_derived_aside(paths: StorePaths, idle: set[QueueKey]) -> None:
         prepared.rename(queues)
     if paths.index.is_dir():
         paths.index.rename(free_name(paths.index))
-        paths.index.mkdir()
+        disk.make_folders(paths.index)
     paths.sync_names()
 
 
@@ -344,8 +348,8 @@ def _carry_over(view: QueueView, target: Path) -> None:
     used = [file for file in view.files if view.entry(file.start // ENTRY_SIZE) is not None]
     if used:
         path = target / view.topic / str(view.queue_id) / used[-1].path.name
-        path.parent.mkdir(parents=True)
-        shutil.copyfile(used[-1].path, path)
+        disk.make_folders(path.parent)
+        disk.copy(used[-1].path, path)
         sync_path(path)
         for folder in path.parents[:3]:
             sync_directory(folder)

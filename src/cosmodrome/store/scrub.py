@@ -12,6 +12,7 @@ What it found is then compared with the queues on the loop, some records at a ti
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import logging
 import os
@@ -236,6 +237,11 @@ def _read_part(path: Path, position: int) -> bytes:
             return file.read(SLICE_BYTES)
     except FileNotFoundError:
         return b""
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        log.error("the disk cannot read %s at %d: %s", path, position, error)
+        return b""  # the checksum of what comes before is not that of all
 
 
 def read_slice(file: MappedFile, place: int, limit: int, *, is_last: bool) -> Slice:
@@ -246,7 +252,13 @@ def read_slice(file: MappedFile, place: int, limit: int, *, is_last: bool) -> Sl
         return Slice(file.start + file.size)
     try:
         for size in (SLICE_BYTES, MAX_RECORD_BYTES):
-            data = os.pread(fd, min(size, limit - place), place - file.start)
+            try:
+                data = os.pread(fd, min(size, limit - place), place - file.start)
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
+                end = min(place + SLICE_BYTES, limit)
+                return Slice(end, damage=[DamagedPart(place, end, f"the disk cannot read it: {error}")])
             is_all = size == MAX_RECORD_BYTES or place + len(data) >= limit
             found = check_slice(data, place, file.start + file.size, is_all=is_all)
             if found.end > place:

@@ -121,6 +121,11 @@ class Timeline:
         self.look()
         return self._clock.steady_ms() + self._ahead_ms - self.shift_ms
 
+    def today_ms(self) -> int:
+        """The date, after a look: whoever keeps it will be told of every step that comes later, and of no other."""
+        self.look()
+        return self._clock.now_ms()
+
     def look(self) -> None:
         """Notice it if the date was set. To be done before a record is stored whose date will count."""
         clock = self._clock

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,9 +45,10 @@ class _TimerCheck:
         if due is not None:
             self._check_wheel(due, saved, files[0].start if files else 0)
 
-    def _check_units(self, files: list[FoundFile], saved: TimerCheckpoint) -> list[tuple[int, int]] | None:
-        """Return time and position of each pending unit; None if the log is damaged, as nothing fits it then."""
-        size, due, place = agreed_size([files]), list[tuple[int, int]](), files[0].start if files else 0
+    def _check_units(self, files: list[FoundFile], saved: TimerCheckpoint) -> list[tuple[int, int, int]] | None:
+        """Return time and position of each pending unit, and what it counts; None if the log is damaged, as nothing
+        fits it then."""
+        size, due, place = agreed_size([files]), list[tuple[int, int, int]](), files[0].start if files else 0
         for number, file in enumerate(files, 1):
             if file.size != size or file.start != place:
                 self._add(file.path, f"it has {file.size} bytes, the others {size}; or the file before it is missing")
@@ -59,7 +61,7 @@ class _TimerCheck:
                 if what := self._trouble(unit):
                     self._add(f"{file.path}, byte {position - file.start}", what)
                 if unit.due_ms >= saved.read_ms:
-                    due.append((unit.due_ms, position))
+                    due.append((unit.due_ms, position, -1 if unit.is_deletion else 1))
         return due
 
     def _units(self, file: FoundFile, *, is_last: bool, sure_end: int) -> Iterator[tuple[int, Unit | None]]:
@@ -84,8 +86,8 @@ class _TimerCheck:
             return f"it speaks of a message at {unit.physical_offset} of the log, where none of the timer topic begins"
         return ""
 
-    def _check_wheel(self, due: list[tuple[int, int]], saved: TimerCheckpoint, log_start: int) -> None:
-        """Compare the last unit of each second. After a kill, the slots of the newest units may be behind."""
+    def _check_wheel(self, due: list[tuple[int, int, int]], saved: TimerCheckpoint, log_start: int) -> None:
+        """Compare the units of each second. After a kill, the slots of the newest units may be behind."""
         path = self._root / "timerwheel"
         if not path.is_file():
             if due:
@@ -95,15 +97,21 @@ class _TimerCheck:
             self._add(path, f"it has {path.stat().st_size} bytes instead of {FILE_SIZE}")
             return
         lasts = array("q", bytes(8 * SLOTS))
-        for time_ms, position in due:
-            lasts[time_ms // _SECOND_MS % SLOTS] = position + 1
+        firsts: dict[int, int] = {}
+        counts: Counter[int] = Counter()
+        for time_ms, position, count in due:
+            index = time_ms // _SECOND_MS % SLOTS
+            firsts.setdefault(index, position)
+            lasts[index] = position + 1
+            counts[index] += count
         begin = saved.read_ms // _SECOND_MS
         wrong = 0
-        for index, second, first, last in raw_slots(path, self._maps.view(path)):
+        for index, second, first, last, count in raw_slots(path, self._maps.view(path)):
             if (second - index) % SLOTS != 0:
                 wrong += 1
             elif second >= begin:
-                wrong += (last != lasts[index] - 1 or first < log_start) and not self._is_late(lasts[index], saved)
+                is_right = (first, last, count) == (firsts.get(index), lasts[index] - 1, counts[index])
+                wrong += (not is_right or first < log_start) and not self._is_late(lasts[index], saved)
                 lasts[index] = 0
         wrong += sum(1 for last in lasts if last and not self._is_late(last, saved))
         if wrong:

@@ -84,10 +84,13 @@ class TimerCheckpoint:
         mark, body, delivered, crc = _COPY.unpack_from(data, _COPY_AT)
         if mark == _COPY_MARK and crc == _crc(data, _COPY_AT, _COPY):
             copy = dataclasses.replace(cls._decoded(body), delivered=delivered)
+            part = data[_DELIVERED_AT : _DELIVERED_AT + _DELIVERED.size]
+            is_rotten = any(part) and int.from_bytes(part[-4:]) != _crc(data, _DELIVERED_AT, _DELIVERED)
+            what = "what it says about delivered timers does not match its checksum" if is_rotten else ""
             if found._follows(copy):
-                return _Found(found, True), ""
+                return _Found(found, True), what
             same = body == data[: _BODY.size]
-            return _Found(copy, True), "" if same else "its first bytes are not those of their copy, which is taken"
+            return _Found(copy, True), what if same else "its first bytes are not those of their copy, which is taken"
         what = "the copy in it does not match its checksum" if any(data[_COPY_AT : _COPY_AT + _COPY.size]) else ""
         mark, written_with, delivered, crc = _DELIVERED.unpack_from(data, _DELIVERED_AT)
         if mark == _DELIVERED_MARK and crc == _crc(data, _DELIVERED_AT, _DELIVERED) and written_with == found.read_ms:

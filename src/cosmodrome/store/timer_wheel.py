@@ -228,8 +228,8 @@ class TimerWheel:
         self._fd = disk.open_file(self._path, os.O_RDWR)
 
 
-def raw_slots(path: Path, view: memoryview) -> Iterator[tuple[int, int, int, int]]:
-    """Number, second, first and last unit of every slot of a file that is not zero."""
+def raw_slots(path: Path, view: memoryview) -> Iterator[tuple[int, int, int, int, int]]:
+    """Number, second, first and last unit, and the count of units, of every slot of a file that is not zero."""
     fd = disk.open_file(path, os.O_RDONLY)
     try:
         ranges = data_ranges(fd, 0)
@@ -239,4 +239,4 @@ def raw_slots(path: Path, view: memoryview) -> Iterator[tuple[int, int, int, int
         low, high = low - low % SLOT_SIZE, high - high % SLOT_SIZE
         for index, (second, first, last, count, _) in enumerate(_SLOT.iter_unpack(view[low:high]), low // SLOT_SIZE):
             if second or first or last or count:
-                yield index, second, first, last
+                yield index, second, first, last, count

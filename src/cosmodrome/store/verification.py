@@ -16,13 +16,13 @@ from cosmodrome import disk, state_file
 from cosmodrome.errors import ProtocolError, StoreError
 from cosmodrome.store.consume_queue import ENTRY_SIZE, FILLER_SIZE
 from cosmodrome.store.deleted_topics import DELETED_TOPICS, parse_deleted
-from cosmodrome.store.derived import SUMS, Sums
+from cosmodrome.store.derived import SUMS, DerivedFiles, Shape, Sums
 from cosmodrome.store.epochs import LOG_EPOCHS
 from cosmodrome.store.evidence import Evidence
 from cosmodrome.store.expected import Expected
 from cosmodrome.store.findings import Area, Findings, Problem, counted
 from cosmodrome.store.index_check import IndexCheck
-from cosmodrome.store.index_shape import IndexShape
+from cosmodrome.store.index_shape import DEFAULT_SHAPE, IndexShape
 from cosmodrome.store.lock import AbortMark
 from cosmodrome.store.log_walk import Damage, Proof, Tail, walk
 from cosmodrome.store.mending import is_void
@@ -325,6 +325,20 @@ class _Verifier:
         path = self._found.root / SUMS
         if path.is_file() and (what := Sums.damage(path)):
             self._findings.add(Area.CHECKPOINT, SUMS, f"{what}; the next clean stop writes it again")
+            return
+        self._check_changes()
+
+    def _check_changes(self) -> None:
+        """Name files that are not what they were at a clean stop, where nothing else tells that an entry is wrong: a
+        delivery time, or a tag hash that could be a place among the filters of Apache's."""
+        found, told = self._found, set(self._findings.counts)
+        shape = Shape(found.queue_file_size, *(self._index.shape or DEFAULT_SHAPE))
+        files = DerivedFiles(found.paths, shape, AbortMark(found.paths.abort).last_exit(), has_index=bool(found.index))
+        for path in files.changed_since_stop():
+            area = Area.INDEX if path.parent == found.paths.index else Area.QUEUES
+            if area not in told:
+                what = "it is not what it was at the last clean stop; the next start builds it again"
+                self._findings.add(area, self._name(path), what)
 
     def _check_config(self) -> None:
         folder = self._found.root / "config"

@@ -31,6 +31,7 @@ from typing import (
 )
 
 from cosmodrome.errors import InvalidParameter, MissingField
+from cosmodrome.numbers import MIN_LONG, read_int
 
 if TYPE_CHECKING:
     from cosmodrome.wire.command import Command
@@ -153,24 +154,25 @@ def compile_encode(cls: type[Header], names: Mapping[str, str]) -> Encode:
     return encode
 
 
-# Java's numbers have at most 64 bits, and a larger one would go through here into files that cannot hold it.
+# Java's numbers have at most 64 bits, and a larger one would go through here into files that cannot hold it. `int`
+# itself reads what is nearly always there: 1 to 18 digits, at half the cost of a call.
 _FROM_TEXT = {
     str: "{0}",
-    int: "(n if -0x8000000000000000 <= (n := int({0})) <= 0x7FFFFFFFFFFFFFFF else too_large())",
+    int: "(int({0}) if {0}.isdigit() and {0}.isascii() and len({0}) < 19 else read_long({0}))",
     bool: '({0}.lower() == "true")',
 }
 _TO_TEXT = {str: "{0}", int: "str({0})", bool: '("true" if {0} else "false")'}
 
 
 def _compiled(source: str, name: str, **names: Any) -> Any:
-    known = {"MissingField": MissingField, "InvalidParameter": InvalidParameter, "too_large": _too_large}
+    known = {"MissingField": MissingField, "InvalidParameter": InvalidParameter, "read_long": _read_long}
     namespace: dict[str, Any] = {**known, **names}
     exec(source, namespace)  # our own text, made of attribute names of classes in this package
     return namespace[name]
 
 
-def _too_large() -> int:
-    raise ValueError("a number of more than 64 bits")
+def _read_long(text: str) -> int:
+    return read_int(text, low=MIN_LONG)
 
 
 def _is_optional(hint: Any) -> bool:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from cosmodrome.errors import InvalidParameter
+
 NAME_END = "\x01"
 VALUE_END = "\x02"
 
@@ -19,6 +21,15 @@ MAX_SIZE_BYTES = 32767
 def encode(properties: Mapping[str, str]) -> str:
     """Every property in the mapping's order, ending with the separator. Names and values hold no separators."""
     return "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
+
+
+def encode_foreign(properties: Mapping[str, str]) -> str:
+    """`encode` of values that a peer chose; InvalidParameter if one of them would begin another property."""
+    raw = encode(properties)
+    if raw.count(NAME_END) != len(properties) or raw.count(VALUE_END) != len(properties):
+        name, value = next(item for item in properties.items() if NAME_END in item[1] or VALUE_END in item[1])
+        raise InvalidParameter(f"{value[:40]!r}, for the property {name}, holds a separator of properties")
+    return raw
 
 
 def decode(raw: str) -> dict[str, str]:

@@ -163,9 +163,10 @@ def _seal(crc: int) -> bytes:
 
 
 def _unsealed(properties: bytes) -> bytes:
-    """The properties without any seal."""
-    items = [item for item in properties.split(b"\x02") if not item.startswith(_SEAL_BEGIN)]
-    return b"\x02".join(items)
+    """The properties without any seal, and without what looks like one at their end: a sender may have put it there, in
+    the value of another property, and a record whose seal does not fit counts as damaged."""
+    kept = b"\x02".join(item for item in properties.split(b"\x02") if not item.startswith(_SEAL_BEGIN))
+    return kept + b"\x02" if kept[-SEAL_SIZE:-11] == _SEAL_BEGIN else kept
 
 
 _short = struct.Struct(">h").pack
@@ -353,7 +354,8 @@ def check_at(
             body_end = topic_at - (1 if fields[1] == MAGIC_V1 else 2)
             if zlib.crc32(view[body_end - body_size : body_end]) & CRC_MASK != body_crc:
                 raise DamagedRecord("its body does not match its checksum")
-        if view[end - _WIPED_SIZE : end] == _WIPED:
+        # One without a topic fills a gap; it ends in zeros as it is.
+        if view[end - _WIPED_SIZE : end] == _WIPED and topic_end > topic_at:
             raise DamagedRecord("its properties end in zeros")
     return int(size)
 
@@ -568,7 +570,7 @@ def _record(raw: bytes, position: int, fields: tuple[Any, ...], topic_at: int, t
         properties_end = end - 20
     elif body_size and zlib.crc32(body) & 0x7FFFFFFF != crc:
         raise DamagedRecord("its body does not match its checksum")
-    elif raw[end - _WIPED_SIZE : end] == _WIPED:
+    elif raw[end - _WIPED_SIZE : end] == _WIPED and topic_end > topic_at:
         raise DamagedRecord("its properties end in zeros")
     elif raw[end - 11 : end - 1].isdigit() and raw[end - 11 : end] == _seal(zlib.crc32(raw[position : end - 20]))[9:]:
         properties_end = end - 20  # only the name of the seal is damaged

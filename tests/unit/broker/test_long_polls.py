@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from cosmodrome.broker.long_polls import TAKEN_STEP, HeldPull, LongPolls
+from cosmodrome.broker.long_polls import AT_ONCE, TAKEN_STEP, HeldPull, LongPolls
 
 NOW = 1_000_000
 
@@ -53,6 +53,20 @@ def test_a_pull_wakes_only_for_tags_it_wants() -> None:
     waiting.hold(everything)
     assert waiting.take_arrived("T", 0, 7, tags_code=9) == [everything]
     assert waiting.take_arrived("T", 0, 8, tags_code=8) == [some]
+
+
+def test_a_crowd_is_woken_to_the_last_though_some_of_it_go_on_otherwise_meanwhile() -> None:
+    """Those whose time is up between two steps are as many as one step takes."""
+    early = [held(deadline_ms=NOW) for _ in range(2 * TAKEN_STEP)]
+    late = [held(deadline_ms=NOW + 10_000) for _ in range(AT_ONCE)]
+    waiting = polls(*early, *late, limit=1_000)
+    assert waiting.take_arrived("T", 0, 6, tags_code=0) == []
+    looking = waiting.looking()
+    woken = next(looking)
+    assert woken == early[:TAKEN_STEP]
+    assert waiting.take_expired(NOW) == early[TAKEN_STEP:]
+    assert [pull for step in looking for pull in step] == late
+    assert len(waiting) == 0
 
 
 def test_all_pulls_of_a_queue_go_on_in_the_order_they_came() -> None:

@@ -534,3 +534,40 @@ async def test_a_rotten_timer_log_loses_no_timer_and_repeats_none(tmp_path: Path
     assert sorted(post.delivered, key=int) == sent
     assert post.timers.metrics.pending("orders") == 0
     await post.stop()
+
+
+async def test_a_rotten_record_does_not_keep_timers_from_being_set_again(tmp_path: Path) -> None:
+    """Of all timers that are set again, those whose records are sound are delivered."""
+    clock = FakeClock()
+    post = Office(tmp_path, clock, SHORT_WINDOW)
+    for seconds in (40, 50, 60):
+        post.send(b"%d" % seconds, TIMER_DELAY_SEC=seconds)
+    place = post.store.entry(TIMER_TOPIC, 0, 1)
+    assert place is not None
+    await clock.advance(2 * SECOND)
+    await post.stop()
+    rot(tmp_path / "timerlog" / f"{0:020}", 30)
+    rot(tmp_path / "commitlog" / f"{0:020}", place[0] + 89)
+    first, post = post, Office(tmp_path, clock, SHORT_WINDOW)
+    post.deliveries = first.deliveries
+    await clock.advance(65 * SECOND)
+    assert post.delivered == [b"40", b"60"]
+    assert post.timers._superseded is None
+    await post.stop()
+
+
+async def test_a_message_that_was_lost_to_damage_lets_no_other_come_twice(tmp_path: Path) -> None:
+    """Its entry in the queue leads to the beginning of the log, where another timed message may lie."""
+    clock = FakeClock()
+    post = Office(tmp_path, clock)
+    post.send(b"5", TIMER_DELAY_SEC=5)
+    post.send(b"6", TIMER_DELAY_SEC=6)
+    place = post.store.entry(TIMER_TOPIC, 0, 1)
+    assert place is not None
+    post.send(b"7", TIMER_DELAY_SEC=7)
+    await post.kill()
+    rot(tmp_path / "commitlog" / f"{0:020}", place[0] + 89)
+    post = Office(tmp_path, clock)
+    await clock.advance(10 * SECOND)
+    assert post.delivered == [b"5", b"7"]
+    await post.stop()

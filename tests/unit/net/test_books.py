@@ -235,6 +235,52 @@ async def test_a_frame_that_we_keep_waiting_has_no_deadline(stage: Stage) -> Non
     assert codes == [ResponseCode.SUCCESS] * 3
 
 
+async def test_the_time_in_which_we_did_not_read_counts_for_no_frame(stage: Stage) -> None:
+    """Its deadline begins again when we read again, not only if it comes while we do not."""
+    gate = asyncio.Event()
+
+    async def wait(_connection: Connection, command: Command) -> Command:
+        await gate.wait()
+        return command.reply()
+
+    server = await stage.serve(wait, replace(SMALL, max_handlers_per_connection=1))
+    books = server._books
+    assert books is not None
+    peer = await stage.dial()
+    whole = Command.request(7, fields={}).encode()
+    await send(peer, whole + whole[:10])
+    await until(lambda: len(books.unfinished) == 1)
+    ((connection, _),) = books.unfinished.oldest()
+    assert not connection.is_reading
+    resumed = asyncio.get_running_loop().time()
+    gate.set()
+    await until(lambda: connection.is_reading)
+    await asyncio.sleep(0)
+    ((_, began),) = books.unfinished.oldest()
+    assert began >= resumed
+
+
+async def test_a_peer_that_reads_nothing_more_is_dropped_though_its_connection_closes(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A closing connection keeps its unsent bytes until they are read."""
+
+    async def tell_much(_connection: Connection, command: Command) -> Command:
+        return command.reply(body=bytes(12 * MIB))
+
+    limits = replace(SMALL, write_limit_bytes=16 * MIB, max_unsent_bytes=16 * MIB, stalled_peer_ms=60_000)
+    server = await stage.serve(tell_much, limits)
+    first, second = await stage.dial(), await stage.dial()
+    await send(first, Command.request(7, fields={}).encode())
+    await until(lambda: any(connection.is_stalled for connection in server.connections))
+    (closing,) = (connection for connection in server.connections if connection.is_stalled)
+    closing.close()
+    await send(second, Command.request(7, fields={}).encode())
+    await until(lambda: closing not in server.connections)
+    assert "more than maxUnsentBytes" in caplog.text
+    assert len(server.connections) == 1
+
+
 async def test_connections_beyond_the_limit_are_closed_and_others_served(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -19,6 +19,7 @@ from cosmodrome.config import NetConfig
 from cosmodrome.errors import CallTimeout, ConnectionFailed, ProtocolError
 from cosmodrome.net.caller import Caller, refuse
 from cosmodrome.net.connection import Connection, Handler
+from cosmodrome.net.lane import OWNER
 from cosmodrome.net.server import Server
 from cosmodrome.wire.command import Command
 from cosmodrome.wire.frame import BINARY, FrameDecoder
@@ -197,6 +198,26 @@ class Gate:
 
 
 # --- answering
+
+
+async def test_long_work_for_a_connection_is_known_to_be_its_own(stage: Stage) -> None:
+    """Also after a wait, when others have been served."""
+    owners: list[tuple[str, object, object]] = []
+
+    async def note(connection: Connection, command: Command) -> Command:
+        first = OWNER.get()
+        await asyncio.sleep(0)
+        owners.append((connection.peer, first, OWNER.get()))
+        return command.reply()
+
+    served = await stage.serve(note)
+    peers = [await stage.raw(served) for _ in range(3)]
+    for peer in peers:
+        await peer.send(request(ECHO, 1), request(ECHO, 2))
+    for peer in peers:
+        assert opaques([await peer.receive(), await peer.receive()]) == [1, 2]
+    assert len({name for name, _, _ in owners}) == 3
+    assert all(name == first == then for name, first, then in owners)
 
 
 async def test_all_requests_of_one_read_are_answered_in_one_write(stage: Stage) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
+from functools import partial
 
 import pytest
 
-from cosmodrome.net.lane import Lane
+from cosmodrome.net.lane import OWNER, Lane
 from tests.turns import Turns
 
 
@@ -85,3 +86,67 @@ async def test_work_beside_the_loop_has_one_thread() -> None:
     assert len(set(names)) == 1
     assert names[0] != threading.current_thread().name
     lane.close()
+
+
+async def acting_for(owner: str, work: Awaitable[object]) -> None:
+    OWNER.set(owner)
+    await work
+
+
+async def test_who_asks_for_much_does_not_keep_others_waiting_for_their_turn() -> None:
+    taken: list[str] = []
+    lane = Lane()
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(100):
+            tasks.create_task(acting_for("greedy", lane.run(steps(f"greedy {number}", 20, taken))))
+        await asyncio.sleep(0)
+        before = len(taken)
+        await tasks.create_task(acting_for("modest", lane.run(steps("modest", 10, taken))))
+        assert len(taken) - before <= 3 * 10
+    assert len(taken) == 100 * 20 + 10
+
+
+async def test_who_asks_for_much_does_not_keep_others_waiting_for_the_thread() -> None:
+    done: list[str] = []
+    gate = threading.Event()
+    lane = Lane()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(lane.aside(lambda: gate.wait(60)))
+        for number in range(100):
+            tasks.create_task(acting_for("greedy", lane.aside(partial(done.append, f"greedy {number}"))))
+        await asyncio.sleep(0)
+        tasks.create_task(acting_for("modest", lane.aside(partial(done.append, "modest"))))
+        await asyncio.sleep(0)
+        gate.set()
+    assert done.index("modest") <= 1
+    assert len(done) == 101
+
+
+async def test_works_for_the_thread_that_are_cancelled_do_not_stop_the_others() -> None:
+    done: list[str] = []
+    gate = threading.Event()
+    lane = Lane()
+    first = asyncio.create_task(lane.aside(lambda: gate.wait(60)))
+    works = [asyncio.create_task(lane.aside(partial(done.append, str(number)))) for number in range(4)]
+    await asyncio.sleep(0)
+    works[1].cancel()
+    first.cancel()  # the thread goes on with it, and the next one has its turn
+    await asyncio.sleep(0)
+    works[0].cancel()
+    gate.set()
+    await asyncio.gather(first, *works, return_exceptions=True)
+    assert done[-2:] == ["2", "3"]
+    assert await lane.aside(lambda: "free") == "free"
+
+
+async def test_what_waits_for_the_thread_of_a_closed_lane_is_cancelled() -> None:
+    gate = threading.Event()
+    lane = Lane()
+    first = asyncio.create_task(lane.aside(lambda: gate.wait(60)))
+    waiting = asyncio.create_task(lane.aside(lambda: True))
+    await asyncio.sleep(0)
+    lane.close()
+    gate.set()
+    await asyncio.wait((first, waiting))
+    assert waiting.cancelled()
+    assert await first

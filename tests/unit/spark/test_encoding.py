@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cosmodrome.config import MAX_BATCH, MIB
 from cosmodrome.errors import InvalidMessage
 from cosmodrome.model import MessageQueue
 from cosmodrome.spark.encoding import Encoder, Place, RowNames
@@ -83,6 +84,14 @@ def test_every_row_is_sent_once_as_it_is(
         number: (row["body"], wanted(row, number) | half, row["flag"] or 0, locate(Place("", row["shardingKey"] or "")))
         for number, row in enumerate(given_rows)
     }
+
+
+def test_a_batch_has_no_more_messages_than_brokers_take() -> None:
+    count = 2 * MAX_BATCH + 1
+    options = {"nameServer": "host:1", "topic": "orders", "batchBytes": str(2 * MIB)}
+    encoder = Encoder(sink_options(options, streaming=True), RowNames("query:1", 0), locate)
+    batch = pa.record_batch({"body": pa.array([b"x"] * count), "shardingKey": pa.array(["k"] * count)})
+    assert [len(shipment.rows) for shipment in encoder.shipments(batch)] == [MAX_BATCH, MAX_BATCH, 1]
 
 
 def test_spark_may_use_larger_types() -> None:

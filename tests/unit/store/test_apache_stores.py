@@ -10,6 +10,7 @@ import pytest
 from cosmodrome.clock import SystemClock
 from cosmodrome.config import KIB
 from cosmodrome.store.consume_queue import ENTRY
+from cosmodrome.store.derived import SUMS
 from cosmodrome.store.findings import Area
 from cosmodrome.store.index_shape import IndexShape
 from cosmodrome.store.inspection import inspect
@@ -100,6 +101,7 @@ QUIRKS: dict[str, Spoil] = {
 @pytest.mark.parametrize("quirk", QUIRKS)
 def test_a_quirk_is_no_damage(tmp_path: Path, quirk: str) -> None:
     stopped_store(tmp_path)
+    (tmp_path / SUMS).unlink()  # Apache's brokers write none, and change what ours speaks of
     before = inspect(tmp_path)
     QUIRKS[quirk](tmp_path)
     assert_sound(tmp_path)

@@ -11,15 +11,18 @@ from pathlib import Path
 import pytest
 
 from cosmodrome.clock import SystemClock
+from cosmodrome.config import MIB
 from cosmodrome.store import Appended, MessageStore, StoreMessage, lock
 from cosmodrome.store.checkpoint import Checkpoint
 from cosmodrome.store.commit_log import is_complete
 from cosmodrome.store.lock import AbortMark
 from cosmodrome.store.log_walk import records_from
+from cosmodrome.store.mending import MAX_VOID_BYTES
 from cosmodrome.store.repair import repair
 from cosmodrome.store.survey import survey
 from cosmodrome.store.verification import verify
 from cosmodrome.wire import properties
+from cosmodrome.wire.batch import BatchItem
 from cosmodrome.wire.record import SysFlag, encode_record
 from tests.unit.store.damage import FIRST_LOG_FILE, flip, overwrite, queued_bodies
 from tests.unit.store.kit import BORN, SMALL, STORE, bodies, crash, kill, message, open_store, records
@@ -396,3 +399,39 @@ def lost_power(store: MessageStore) -> Iterator[None]:
         yield
     finally:
         lock._boot_id = before
+
+
+def test_damaged_bytes_that_leave_room_for_the_smallest_record_are_mended_once(tmp_path: Path) -> None:
+    """What takes the place of a megabyte and some bytes is a large record and one of no topic and no body."""
+    config = replace(SMALL, mapped_file_size_commit_log=4 * MIB)
+    store = open_store(tmp_path, config)
+    store.append(message())
+    size = store.append(message(body=b"")).size
+    large = store.append(message(body=b"." * (MAX_VOID_BYTES + 50 - size)))
+    store.append(message())
+    kill(store)
+    flip(tmp_path / FIRST_LOG_FILE, large.physical_offset + 1_000)
+    store = open_store(tmp_path, config)
+    assert store.recovered.lost_messages == 1
+    kill(store)
+    store = open_store(tmp_path, config)
+    assert not store.recovered.is_damaged
+    assert len(bodies(store)) == 3
+
+
+@pytest.mark.parametrize(
+    "value", ["v__CRC32#\x010123456789\x02", "__CRC32#\x010123456789\x02__CRC32#\x010123456789\x02"]
+)
+def test_the_looks_of_a_seal_at_the_end_of_a_property_cost_nothing(tmp_path: Path, value: str) -> None:
+    """A record whose seal does not fit counts as damaged; with zeros in its body, for one that the disk never got."""
+    store = open_store(tmp_path)
+    hostile = message(body=b"hostile" + bytes(2_000))
+    hostile.properties = f"k\x01{value}"
+    store.append(hostile)
+    items = [BatchItem(0, bytes(2_000), hostile.properties), BatchItem(0, b"in a batch", "")]
+    store.append_batch(message(), items)
+    store.append(message(body=b"behind"))
+    crash(store)
+    store = open_store(tmp_path)
+    assert not store.recovered.is_damaged
+    assert bodies(store) == [hostile.body, bytes(2_000), b"in a batch", b"behind"]

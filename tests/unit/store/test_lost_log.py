@@ -187,10 +187,13 @@ def test_starting_over_is_possible_on_purpose(tmp_path: Path) -> None:
     used_store(tmp_path)
     save_table(tmp_path, "consumerOffset.json", {"offsetTable": {"orders@billing": {"0": 7}}})
     save_table(tmp_path, "consumerOffset.json.bak", {"offsetTable": {"orders@billing": {"0": 6}}})
+    for name in ("timeline.json", "queueFloors.json"):
+        save_table(tmp_path, name, {"they speak of": "places in the log, and offsets"})
     unmounted(tmp_path)
     names = {move.source.name for move in plan_fresh_start(tmp_path)}
+    tables = {"timeline.json", "queueFloors.json", "consumerOffset.json", "consumerOffset.json.bak"}
     epochs = {"logEpochs.json", "logEpochs.json.bak"}
-    assert names == {"consumequeue", "index", "checkpoint", "consumerOffset.json", "consumerOffset.json.bak", *epochs}
+    assert names == {"consumequeue", "index", "checkpoint", "derived.sums", *tables, *epochs}
     queues = contents(tmp_path / "consumequeue")
     start_fresh(tmp_path)
     assert contents(tmp_path / "consumequeue.bad") == queues

@@ -36,13 +36,14 @@ def body(number: int) -> bytes:
 
 
 def filled(root: Path, clock: Clock | None = None) -> MessageStore:
-    """A store with `COUNT` messages in `orders` 0, and others between them."""
+    """A store with `COUNT` messages in `orders` 0 and others between them, which an earlier process wrote."""
     store = open_store(root, clock=clock)
     for number in range(COUNT):
         store.append(message(body=body(number), TAGS=TAGS[number % 2], KEYS=f"k{number}", UNIQ_KEY=f"u{number}"))
         if number % 3 == 0:
             store.append(message("others", body=b"other"))
-    return store
+    store.close()
+    return open_store(root, clock=clock)
 
 
 def read_all(store: MessageStore, codes: frozenset[int] | None = None, count: int = 32) -> dict[int, bytes]:
@@ -120,6 +121,18 @@ def test_a_damaged_head_costs_its_own_message_only(tmp_path: Path, byte: int) ->
     for offset in (0, 60, COUNT - 1):
         flip_record(store, offset, byte)
     assert read_all(store).keys() == set(range(COUNT)) - {0, 60, COUNT - 1}
+    store.close()
+
+
+def test_what_this_process_wrote_is_followed_as_soon_as_the_next_file_has_begun(tmp_path: Path) -> None:
+    """Until then it is in memory, where disks change nothing."""
+    store = open_store(tmp_path)
+    store.append(message(body=b"first"))
+    flip_record(store, 0, 20)
+    assert store.read("orders", 0, 0, 32).count == 1
+    while len(store._log.files) == 1:
+        store.append(message(body=b"x" * 1_000))
+    assert [record.queue_offset for record in records(store.read("orders", 0, 0, 4).views)] == [1, 2, 3, 4]
     store.close()
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 import logging
+import os
 from pathlib import Path
 from random import Random
 
@@ -169,4 +171,27 @@ def test_whatever_is_flipped_in_the_log_the_rest_is_found_whole(
     assert len(found) == len(set(found))
     assert set(found) <= sound
     assert len(sound - set(found)) <= len(flips)
+    store.close()
+
+
+def test_what_the_disk_cannot_read_is_named_and_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = filled(tmp_path, SystemClock())
+    second = f"{SMALL.mapped_file_size_commit_log:020d}"
+    read = os.pread
+
+    def failing(descriptor: int, count: int, place: int) -> bytes:
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith(f"commitlog/{second}"):
+            raise OSError(errno.EIO, "Input/output error")
+        return read(descriptor, count, place)
+
+    assert store.max_offset("orders", 0) == COUNT  # opens the queue, which would mend its last entry
+    flip_entry(store, COUNT - 1, 0)
+    monkeypatch.setattr(os, "pread", failing)
+    assert scrubbed(store) == (1, 1, 1)
+    assert f"record damaged: place={SMALL.mapped_file_size_commit_log} " in caplog.text
+    assert "the disk cannot read it" in caplog.text
+    assert store.scrub.state.rounds == 1
+    monkeypatch.undo()
     store.close()

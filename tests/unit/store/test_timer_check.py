@@ -52,11 +52,17 @@ SPOILS: dict[str, tuple[Spoil, str]] = {
     "timer log gone": (lambda root: (root / LOG).unlink(), "timerwheel"),
     "stray": (lambda root: (root / "timerlog" / "notes").touch(), "timerlog/notes"),
     "slot": (lambda root: flip(root / "timerwheel", SLOT_AT + 23), "timerwheel"),
+    "slot's first unit": (lambda root: flip(root / "timerwheel", SLOT_AT + 15), "timerwheel"),
+    "slot's count": (lambda root: flip(root / "timerwheel", SLOT_AT + 27), "timerwheel"),
     "slot's second": (lambda root: flip(root / "timerwheel", SLOT_AT + 6), "timerwheel"),
     "slot zeroed": (lambda root: overwrite(root / "timerwheel", SLOT_AT, bytes(SLOT_SIZE)), "timerwheel"),
     "wheel cut short": (lambda root: os.truncate(root / "timerwheel", 99), "timerwheel"),
     "wheel gone": (lambda root: (root / "timerwheel").unlink(), "timerwheel"),
     "timercheck": (lambda root: flip(root / "config/timercheck", 6), "timercheck is damaged"),
+    "timercheck's part on delivered timers": (
+        lambda root: flip(root / "config/timercheck", 2_048 + 20),
+        "timercheck is damaged",
+    ),
     "timercheck emptied": (lambda root: os.truncate(root / "config/timercheck", 0), "timercheck is damaged"),
     "its backup": (lambda root: flip(root / "config/timercheck.bak", 2_600), "timercheck.bak is damaged"),
 }

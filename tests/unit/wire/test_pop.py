@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -100,6 +102,23 @@ def test_any_batch_ack_comes_back(start: int, distances: set[int]) -> None:
     offsets = tuple(start + distance for distance in sorted(distances))
     body = BatchAckBody("b", (BatchAck("g", "T", "1", 0, start, 7, 1, 2, offsets),))
     assert BatchAckBody.decode(body.encode()) == body
+
+
+@pytest.mark.parametrize(("count", "is_read"), [(32, True), (33, False), (8_000_000, False)])
+def test_a_batch_ack_names_no_more_messages_than_one_pop_brings(count: int, is_read: bool) -> None:
+    """A long bit set would become a list that takes gigabytes."""
+    bits = b64encode(((1 << count) - 1).to_bytes(count // 8 + 1, "little"))
+    body = b'{"brokerName":"b","acks":[{"c":"g","t":"T","b":"%s"}]}' % bits
+    if is_read:
+        assert BatchAckBody.decode(body).acks[0].offsets == tuple(range(count))
+    else:
+        with pytest.raises(ProtocolError, match=f"{count} messages"):
+            BatchAckBody.decode(body)
+
+
+def test_a_distant_message_of_a_batch_ack_is_found() -> None:
+    batch = BatchAck("g", "T", "0", 0, 5, 0, 1, 2, (5, 1_000_005))
+    assert BatchAckBody.decode(BatchAckBody("b", (batch,)).encode()).acks == (batch,)
 
 
 def test_an_assignment_may_be_none_or_empty() -> None:

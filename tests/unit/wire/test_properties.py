@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import pytest
 
+from cosmodrome.errors import InvalidParameter
 from cosmodrome.wire import properties
 
 
 def test_writes_every_property_with_a_closing_separator() -> None:
     assert properties.encode({"A": "B", "C": "D"}) == "A\x01B\x02C\x01D\x02"
     assert properties.encode({}) == ""
+
+
+@pytest.mark.parametrize("value", ["a\x02C\x01d", "a\x02", "a\x01b"])
+def test_a_value_of_a_peer_begins_no_other_property(value: str) -> None:
+    assert properties.encode_foreign({"A": "B", "C": "D"}) == "A\x01B\x02C\x01D\x02"
+    with pytest.raises(InvalidParameter, match="the property A"):
+        properties.encode_foreign({"B": "b", "A": value})
 
 
 def test_reads_items_that_have_a_name_and_a_value() -> None:

@@ -43,6 +43,7 @@ def _message(
     now_ms: int,
     host: bytes,
 ) -> StoreMessage:
+    """InvalidParameter if a group or broker name would begin a property of its own: the wheel believes properties."""
     # Apache names a batch ack's unique key like a single one's.
     mark = CHECKPOINT_TAG if tag == CHECKPOINT_TAG else ACK_TAG
     properties = {
@@ -50,7 +51,7 @@ def _message(
         Property.TIMER_DELIVER_MS: str(due_ms),
         Property.UNIQ_KEY: "@".join(map(str, (*words, mark))),
     }
-    return StoreMessage(topic, queue_id, body, props.encode(properties), 0, 0, now_ms, host, host)
+    return StoreMessage(topic, queue_id, body, props.encode_foreign(properties), 0, 0, now_ms, host, host)
 
 
 def revived(record: Record, retry_topic: str, pop_time_ms: int) -> StoreMessage:

@@ -6,7 +6,6 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from cosmodrome.broker.bodies import read_body
-from cosmodrome.broker.groups import check_open
 from cosmodrome.broker.pop.polls import ANY_QUEUE, PollKey
 from cosmodrome.broker.statistics import ACKS, CHECKPOINTS
 from cosmodrome.errors import InvalidParameter, MessageIllegal, NoMessage
@@ -18,6 +17,8 @@ from cosmodrome.wire.requests import AckMessage, ChangeInvisibleTime, ChangeInvi
 
 if TYPE_CHECKING:
     from cosmodrome.broker.broker import Broker
+
+ACKS_STEP = 50  # acks of a batch that are stored in one step
 
 
 async def ack_message(broker: Broker, _connection: Connection, command: Command) -> Command:
@@ -39,7 +40,9 @@ async def batch_ack(broker: Broker, _connection: Connection, command: Command) -
     body = await read_body(broker, BatchAckBody, command)
     if not body.acks:
         raise NoMessage("a batch ack without acks")
-    for batch in body.acks:
+    for number, batch in enumerate(body.acks):
+        if number and number % ACKS_STEP == 0:
+            await broker.lane.turn()
         await _ack_batch(broker, batch, body.broker_name or broker.config.broker_name)
     return command.reply()
 
@@ -47,11 +50,12 @@ async def batch_ack(broker: Broker, _connection: Connection, command: Command) -
 async def change_invisible_time(broker: Broker, _connection: Connection, command: Command) -> Command:
     """CHANGE_MESSAGE_INVISIBLETIME: the message comes again in so many milliseconds from now."""
     request = ChangeInvisibleTime.decode(command)
+    broker.timers.check_time(request.invisible_time, 0)
     handle = _handle(broker, request)
     if handle.is_orderly:
         return command.reply(header=_change_in_order(broker, request, handle))
     # Two checkpoints of one message must differ, even if all this happens within a millisecond.
-    now_ms = broker.clock.now_ms()
+    now_ms = broker.store.timeline.today_ms()
     now_ms += now_ms == handle.pop_time_ms
     point = CheckPoint(
         request.topic,
@@ -72,7 +76,7 @@ async def change_invisible_time(broker: Broker, _connection: Connection, command
 
 def _handle(broker: Broker, request: AckMessage | ChangeInvisibleTime) -> Handle:
     """The handle of a message that this broker may have handed out."""
-    check_open(request.consumer_group)
+    broker.groups.group(request.consumer_group)
     topic = broker.topics.topic(request.topic)
     if not 0 <= request.queue_id < topic.read_queues:
         raise MessageIllegal(
@@ -116,7 +120,7 @@ async def _put_ack(broker: Broker, ack: Ack, revive_queue_id: int, revive_ms: in
 
 
 async def _ack_batch(broker: Broker, batch: BatchAck, broker_name: str) -> None:
-    check_open(batch.group)
+    broker.groups.group(batch.group)
     topic = broker.topics.topic(marked_topic(batch.topic, batch.group, batch.retry)).name
     low, high = broker.store.min_offset(topic, batch.queue_id), broker.store.max_offset(topic, batch.queue_id)
     offsets = tuple(offset for offset in batch.offsets if low <= offset < high)
@@ -148,14 +152,14 @@ def ack_in_order(broker: Broker, group: str, topic: str, queue_id: int, offset: 
     if next_offset is None:
         return
     broker.offsets.commit(group, topic, queue_id, next_offset)
-    if broker.pops.orders.blocked_until(topic, group, queue_id, None, broker.clock.now_ms()) is None:
+    if broker.pops.orders.blocked_until(topic, group, queue_id, None, broker.store.timeline.today_ms()) is None:
         broker.pops.more(PollKey(topic, group, ANY_QUEUE))
         broker.pops.more(PollKey(topic, group, queue_id))
 
 
 def _change_in_order(broker: Broker, request: ChangeInvisibleTime, handle: Handle) -> ChangeInvisibleTimeReply:
     group, topic, queue_id = request.consumer_group, request.topic, request.queue_id
-    visible_ms = broker.clock.now_ms() + request.invisible_time
+    visible_ms = broker.store.timeline.today_ms() + request.invisible_time
     if request.offset >= (broker.offsets.find_offset(group, topic, queue_id) or 0):
         broker.pops.orders.visible_at(topic, group, queue_id, request.offset, handle.pop_time_ms, visible_ms)
     return ChangeInvisibleTimeReply(handle.pop_time_ms, visible_ms - handle.pop_time_ms, handle.revive_queue_id)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
-from cosmodrome.broker.assignments import STRATEGIES, assigned
+from cosmodrome.broker.assignments import MANY_QUEUES, STRATEGIES, assigned
 from cosmodrome.broker.bodies import read_body, reply_with
 from cosmodrome.errors import NoPermission
 from cosmodrome.model import RETRY_PREFIX, MessageModel, MessageQueue
@@ -21,7 +22,7 @@ async def query_assignment(broker: Broker, _connection: Connection, command: Com
     query = await read_body(broker, QueryAssignment, command)
     mode = broker.request_modes.find(query.topic, query.group)
     queues = await _queues(broker, query, mode)
-    return command.reply(body=Assignment(queues, mode.mode).encode())
+    return await reply_with(broker, command, Assignment(queues, mode.mode).encode, len(queues or ()))
 
 
 async def _queues(broker: Broker, query: QueryAssignment, mode: RequestModeBody) -> tuple[MessageQueue, ...] | None:
@@ -33,7 +34,8 @@ async def _queues(broker: Broker, query: QueryAssignment, mode: RequestModeBody)
     strategy = STRATEGIES.get(query.strategy)
     if consumers is None or strategy is None:
         return None
-    return tuple(assigned(queues, consumers.client_ids, query.client_id, strategy, mode))
+    assign = partial(assigned, queues, tuple(consumers.client_ids), query.client_id, strategy, mode)
+    return tuple(await broker.lane.aside(assign) if len(queues) > MANY_QUEUES else assign())
 
 
 async def set_request_mode(broker: Broker, _connection: Connection, command: Command) -> Command:

@@ -7,7 +7,7 @@ import logging
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from cosmodrome.broker.bodies import reply_with
+from cosmodrome.broker.bodies import ENCODED_AT_ONCE, reply_with
 from cosmodrome.broker.clients import ConsumerGroup, Member
 from cosmodrome.broker.groups import check_open
 from cosmodrome.codes import Language, RequestCode, ResponseCode
@@ -60,12 +60,16 @@ async def reset_offset(broker: Broker, _connection: Connection, command: Command
         targets.update({queue_id: _target(broker, request, queue_id) for queue_id in queue_ids})
         for queue_ids in steps_of(_queue_ids(request, topic), TARGETS_STEP)
     )
-    queues = {MessageQueue(topic.name, broker.config.broker_name, queue_id): to for queue_id, to in targets.items()}
-    offsets = ResetOffsets(queues)
+
+    def reset() -> ResetOffsets:
+        name = broker.config.broker_name
+        return ResetOffsets({MessageQueue(topic.name, name, queue_id): to for queue_id, to in targets.items()})
+
+    offsets = await broker.lane.aside(reset) if len(targets) > ENCODED_AT_ONCE else reset()
     group = broker.clients.find_consumers(request.group)
     is_read = group is not None and topic.name in group.subscriptions
     if group is not None and is_read and (group.broadcasting or not broker.config.use_server_side_reset_offset):
-        _tell(group, request, offsets)
+        await _tell(broker, group, request, offsets)
     elif not broker.config.use_server_side_reset_offset:
         raise ConsumerNotOnline(
             f"Consumer not online, so can not reset offset, Group: {request.group} Topic: {request.topic} "
@@ -105,10 +109,14 @@ def _target(broker: Broker, request: ResetOffset, queue_id: int) -> int:
     return offset if request.is_force or stored is None else min(offset, stored)
 
 
-def _tell(group: ConsumerGroup, request: ResetOffset, offsets: ResetOffsets) -> None:
+async def _tell(broker: Broker, group: ConsumerGroup, request: ResetOffset, offsets: ResetOffsets) -> None:
+    def bodies() -> tuple[bytes, bytes]:
+        return offsets.encode_for_cpp(), offsets.encode()
+
+    for_cpp, for_others = await broker.lane.aside(bodies) if len(offsets.offsets) > ENCODED_AT_ONCE else bodies()
     for connection, member in group.members.items():
         assert isinstance(connection, Connection)
-        body = offsets.encode_for_cpp() if member.language == Language.CPP else offsets.encode()
+        body = for_cpp if member.language == Language.CPP else for_others
         header = ResetOffset(request.topic, request.group, request.timestamp, request.is_force)
         connection.send(Command.request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header, body, oneway=True))
 

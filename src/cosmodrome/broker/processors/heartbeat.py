@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from cosmodrome.broker.bodies import read_body, reply_with
 from cosmodrome.broker.clients import Member
-from cosmodrome.broker.wanted import check_sql
+from cosmodrome.broker.wanted import LONG_EXPRESSION, check_sql, prepare
 from cosmodrome.codes import Language
 from cosmodrome.errors import ConsumerNotOnline, InvalidParameter, RequestError
 from cosmodrome.filter import sql92
@@ -47,10 +47,11 @@ LOCKS_STEP = 2_000  # queues locked or unlocked in one step
 
 async def heartbeat(broker: Broker, connection: Connection, command: Command) -> Command:
     """HEART_BEAT: the client is alive, with these producers and these consumers."""
-    data = await read_body(broker, HeartbeatData, command)
-    broker.clients.check_room(data, connection)
-    _check_subscriptions(broker, data)
-    await broker.lane.run(_registering(broker, connection, command, data))
+    async with connection.in_order:
+        data = await read_body(broker, HeartbeatData, command)
+        broker.clients.check_room(data, connection)
+        _check_subscriptions(broker, data)
+        await broker.lane.run(_registering(broker, connection, command, data))
     return command.reply()
 
 
@@ -65,7 +66,12 @@ def _check_subscriptions(broker: Broker, data: HeartbeatData) -> None:
 
 
 def _registering(broker: Broker, connection: Connection, command: Command, data: HeartbeatData) -> Iterator[None]:
-    """Register in steps. A connection that is closed meanwhile has been dropped: it must not come back."""
+    """Register in steps. A connection that is closed meanwhile has been dropped: it must not come back.
+
+    A group that is refused keeps none of the others out: they are alive. The first refusal is raised at the end.
+    """
+    if connection.closed:  # while its body was read
+        return
     member = Member(data.client_id, connection.peer, command.language, command.version, broker.clock.steady_ms())
     for number, group in enumerate(data.producers, 1):
         broker.clients.register_producer(group, connection, member)
@@ -74,14 +80,20 @@ def _registering(broker: Broker, connection: Connection, command: Command, data:
             if connection.closed:
                 return
     done = 0
+    refusal: RequestError | None = None
     for consumer in data.consumers:
-        for _ in _registering_consumer(broker, connection, consumer, member):
-            done += 1
-            if done >= STEP:
-                done = 0
-                yield
-                if connection.closed:
-                    return
+        try:
+            for _ in _registering_consumer(broker, connection, consumer, member):
+                done += 1
+                if done >= STEP:
+                    done = 0
+                    yield
+                    if connection.closed:
+                        return
+        except RequestError as error:
+            refusal = refusal or error
+    if refusal is not None:
+        raise refusal
 
 
 def _registering_consumer(broker: Broker, connection: Connection, data: ConsumerData, member: Member) -> Iterator[None]:
@@ -110,17 +122,21 @@ async def check_client_config(broker: Broker, _connection: Connection, command: 
     subscription = (await read_body(broker, CheckClientConfig, command)).subscription
     if subscription.expression_type != "TAG":
         check_sql(subscription.expression_type, broker.filters is not None)
-        sql92.compile(subscription.expression)
+        if len(subscription.expression) > LONG_EXPRESSION:
+            await prepare(broker.lane, subscription.expression, sql92.EXPRESSION_TYPE)
+        else:
+            sql92.compile(subscription.expression)
     return command.reply()
 
 
 async def unregister_client(broker: Broker, connection: Connection, command: Command) -> Command:
     """UNREGISTER_CLIENT: leave one producer or consumer group."""
     request = UnregisterClient.decode(command)
-    if request.producer_group:
-        broker.clients.unregister_producer(request.producer_group, connection)
-    if request.consumer_group and broker.clients.unregister_consumer(request.consumer_group, connection):
-        broker.member_left(request.consumer_group)
+    async with connection.in_order:
+        if request.producer_group:
+            broker.clients.unregister_producer(request.producer_group, connection)
+        if request.consumer_group and broker.clients.unregister_consumer(request.consumer_group, connection):
+            broker.member_left(request.consumer_group)
     return command.reply()
 
 
@@ -133,18 +149,19 @@ async def get_consumer_list(broker: Broker, _connection: Connection, command: Co
     return command.reply(body=ConsumerIds(tuple(consumers.client_ids)).encode())
 
 
-async def lock_queues(broker: Broker, _connection: Connection, command: Command) -> Command:
+async def lock_queues(broker: Broker, connection: Connection, command: Command) -> Command:
     """LOCK_BATCH_MQ: take or renew the queues of an orderly consumer; answers those it holds now."""
-    request = await read_body(broker, LockBatch, command)
-    now_ms = broker.clock.steady_ms()
     taken: list[MessageQueue] = []
 
-    def locking() -> Iterator[None]:
+    def locking(request: LockBatch) -> Iterator[None]:
+        now_ms = broker.clock.steady_ms()
         for queues in steps_of(request.queues, LOCKS_STEP):
             taken.extend(broker.locks.lock(request.consumer_group, request.client_id, queues, now_ms))
             yield
 
-    await _in_steps(broker, locking(), len(request.queues))
+    async with connection.in_order:
+        request = await read_body(broker, LockBatch, command)
+        await _in_steps(broker, locking(request), len(request.queues))
     if len(taken) <= LOCKS_STEP:
         return command.reply(body=encode_locked(taken))
     return command.reply(body=await broker.lane.aside(lambda: encode_locked(taken)))
@@ -158,16 +175,17 @@ async def _in_steps(broker: Broker, steps: Iterator[None], count: int) -> None:
         await broker.lane.run(steps)
 
 
-async def unlock_queues(broker: Broker, _connection: Connection, command: Command) -> Command:
+async def unlock_queues(broker: Broker, connection: Connection, command: Command) -> Command:
     """UNLOCK_BATCH_MQ: let queues go."""
-    request = await read_body(broker, LockBatch, command)
 
-    def unlocking() -> Iterator[None]:
+    def unlocking(request: LockBatch) -> Iterator[None]:
         for queues in steps_of(request.queues, LOCKS_STEP):
             broker.locks.unlock(request.consumer_group, request.client_id, queues)
             yield
 
-    await _in_steps(broker, unlocking(), len(request.queues))
+    async with connection.in_order:
+        request = await read_body(broker, LockBatch, command)
+        await _in_steps(broker, unlocking(request), len(request.queues))
     return command.reply()
 
 

@@ -82,6 +82,7 @@ class _Taken:
 async def pop_message(broker: Broker, connection: Connection, command: Command) -> Command:
     """POP_MESSAGE: take messages that nobody else has; with none there, wait for the next one."""
     request = PopMessage.decode(command)
+    broker.timers.check_time(request.invisible_time, 0)
     now_ms = broker.clock.steady_ms()
     deadline_ms = _deadline_ms(broker, request, now_ms)
     if now_ms - deadline_ms > TOO_LATE_MS:
@@ -202,7 +203,7 @@ async def _take(
     what is noted about that. Many queues are looked at in steps; what arrives meanwhile in one that was looked at
     before may wake nobody, so it is looked for again soon."""
     revive_queue_id = ORDER_QUEUE_ID if request.order else broker.pops.next_revive_queue()
-    taken = _Taken(broker.clock.now_ms(), revive_queue_id)
+    taken = _Taken(broker.store.timeline.today_ms(), revive_queue_id)
     for number, (name, queue_id) in enumerate(_places(broker, request, topic)):
         if number and number % PLACES_STEP == 0:
             await broker.lane.turn()
@@ -340,7 +341,7 @@ def _offset(broker: Broker, group: str, topic: str, queue_id: int) -> int:
 
 
 async def _has_message(broker: Broker, request: Notification, topic: TopicConfig) -> bool:
-    group, now_ms = request.consumer_group, broker.clock.now_ms()
+    group, now_ms = request.consumer_group, broker.store.timeline.today_ms()
     for number, (name, queue_id) in enumerate(_places(broker, request, topic)):
         if number and number % PLACES_STEP == 0:
             await broker.lane.turn()

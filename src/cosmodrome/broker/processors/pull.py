@@ -50,12 +50,14 @@ async def pull_message(broker: Broker, connection: Connection, command: Command)
     broker.check_permission(Perm.READ)
     group = broker.groups.group(request.consumer_group)
     _check_readable(request, group, broker.topics.topic(request.topic))
-    expression = request.subscription
-    if expression is not None and len(expression) > LONG_EXPRESSION:
+    expression = request.subscription or ""
+    is_long = len(expression) > LONG_EXPRESSION
+    if is_long:
+        _commit(broker, request)  # now: a newer offset may come while the expression is compiled
         await prepare(broker.lane, expression, request.expression_type)
     wanted = _wanted(broker, request, group)
-    if request.sys_flag & PullFlag.COMMIT_OFFSET and request.commit_offset >= 0 and not broker.is_slave:
-        broker.offsets.accept(request.consumer_group, request.topic, request.queue_id, request.commit_offset)
+    if not is_long:
+        _commit(broker, request)
     result = _read(broker, request, request.queue_offset, wanted)
     code = _code(request, result)
     place = (request.consumer_group, request.topic, request.queue_id)
@@ -88,6 +90,12 @@ def _check_readable(request: PullMessage, group: GroupConfig, topic: TopicConfig
         raise InvalidParameter(
             f"queueId[{request.queue_id}] is illegal, topic:[{topic.name}] has readQueueNums:[{topic.read_queues}]"
         )
+
+
+def _commit(broker: Broker, request: PullMessage) -> None:
+    """Take the offset that a pull brings along; a slave leaves that to its master."""
+    if request.sys_flag & PullFlag.COMMIT_OFFSET and request.commit_offset >= 0 and not broker.is_slave:
+        broker.offsets.accept(request.consumer_group, request.topic, request.queue_id, request.commit_offset)
 
 
 def _wanted(broker: Broker, request: PullMessage, group: GroupConfig) -> Wanted:

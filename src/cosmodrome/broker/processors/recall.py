@@ -70,4 +70,4 @@ def _deletion(broker: Broker, connection: Connection, request: RecallMessage, ha
     if request.producer_group:
         properties[Property.PGROUP] = request.producer_group
     host, local = connection.packed_peer, broker.packed_address
-    return StoreMessage(handle.topic, 0, _BODY, props.encode(properties), 0, 0, now_ms, host, local)
+    return StoreMessage(handle.topic, 0, _BODY, props.encode_foreign(properties), 0, 0, now_ms, host, local)

@@ -53,9 +53,8 @@ async def send_message(broker: Broker, connection: Connection, command: Command)
     topic = broker.topics.sendable(
         request.topic, request.default_topic, request.default_topic_queue_nums, request.unit_mode
     )
-    if broker.topics.is_unsaved(topic.name):  # a send made the topic: it must outlive the message's promise
-        await broker.topics.saved()
-        await broker.lane.turn()  # of many that waited for the same write, each makes files for a queue now
+    if broker.settling.must_wait(topic.name):  # a send made the topic: it must outlive the message's promise
+        await broker.settling.wait(topic.name)
     queue_id = queue_id_for(request, topic)
     if request.sys_flag & _TRANSACTION:
         _check_transaction(request)

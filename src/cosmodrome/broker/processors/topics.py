@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from cosmodrome.broker.bodies import read_body, reply_with
+from cosmodrome.broker.bodies import check_readable, read_body, reply_with
 from cosmodrome.broker.groups import check_open
 from cosmodrome.broker.topic_attributes import changed
 from cosmodrome.errors import GroupNotFound, InvalidParameter, LimitReached
@@ -42,18 +42,18 @@ async def create_topic(broker: Broker, _connection: Connection, command: Command
         raise InvalidParameter(f"The topic[{request.topic}] is conflict with system topic.")
     broker.topics.check_room(request.topic)
     known = broker.topics.find_topic(request.topic)
-    broker.topics.put(
-        TopicConfig(
-            request.topic,
-            request.read_queue_nums,
-            request.write_queue_nums,
-            request.perm,
-            request.topic_filter_type,
-            request.topic_sys_flag or 0,
-            request.order,
-            changed(request.topic, known.attributes if known else None, request.attributes),
-        )
+    topic = TopicConfig(
+        request.topic,
+        request.read_queue_nums,
+        request.write_queue_nums,
+        request.perm,
+        request.topic_filter_type,
+        request.topic_sys_flag or 0,
+        request.order,
+        changed(request.topic, known.attributes if known else None, request.attributes),
     )
+    check_readable(TopicConfigWrapper(broker.topics.data_version, {topic.name: topic}))
+    broker.topics.put(topic)
     await broker.topics.saved()
     await broker.registration.announce()
     return command.reply()
@@ -137,6 +137,7 @@ async def put_group(broker: Broker, _connection: Connection, command: Command) -
     """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP."""
     group = (await read_body(broker, GroupConfigBody, command)).group
     broker.groups.check_room(group.name)
+    check_readable(GroupConfigWrapper(broker.groups.data_version, {group.name: group}))
     broker.groups.put(group)
     await broker.groups.saved()
     return command.reply()
