@@ -135,7 +135,7 @@ class MetadataSync:
         if reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return None
         if reply.code != ResponseCode.SUCCESS:
-            raise RequestError(f"{master} answered request {int(code)} with {reply.code}: {reply.remark}")
+            raise RequestError(f"{master} answered request {code:d} with {reply.code}: {reply.remark}")
         return bytes(reply.body)
 
     async def _decoded(self, master: str, code: RequestCode, decode: Callable[[bytes], T]) -> T | None:

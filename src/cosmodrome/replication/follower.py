@@ -20,6 +20,7 @@ from typing import Any, Protocol, TypeVar, cast
 from cosmodrome.clock import Clock, sleep_unless
 from cosmodrome.config import ReplicationConfig
 from cosmodrome.errors import CallTimeout, ConnectionFailed, CosmodromeError, ProtocolError
+from cosmodrome.numbers import MAX_PORT, parse_int
 from cosmodrome.replication.epochs import LogDiverged, LogEpoch, MasterLog, place_to_follow
 from cosmodrome.replication.packets import PacketReader, encode_report
 
@@ -325,10 +326,11 @@ class Follower:
         raise ConnectionFailed(address, link.reason)
 
     async def _connect(self, link: _MasterLink, address: str) -> None:
-        host, _, port = address.rpartition(":")
-        if not (host and port.isdecimal() and 0 < int(port) < 65_536):
+        host, _, text = address.rpartition(":")
+        port = parse_int(text, low=1, high=MAX_PORT)
+        if not host or port is None:
             raise ConnectionFailed(address, "this is no address of the form host:port")
-        connecting = asyncio.get_running_loop().create_connection(lambda: link, host.strip("[]"), int(port))
+        connecting = asyncio.get_running_loop().create_connection(lambda: link, host.strip("[]"), port)
         try:
             await self._in_time(connecting, CONNECT_MS, address)
         except (OSError, ValueError) as error:
