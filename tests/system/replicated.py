@@ -18,7 +18,15 @@ from cosmodrome.net.caller import Caller
 from cosmodrome.wire.bodies import EpochsBody, KVTable
 from cosmodrome.wire.command import Command
 from cosmodrome.wire.record import decode_records
-from cosmodrome.wire.requests import OffsetReply, PullFlag, PullMessage, PullReply, QueueHeader, TopicHeader
+from cosmodrome.wire.requests import (
+    OffsetReply,
+    PullFlag,
+    PullMessage,
+    PullReply,
+    QueryConsumerOffset,
+    QueueHeader,
+    TopicHeader,
+)
 from tests.system.daemons import BROKER_CONF, Daemon
 
 NAME = "broker-a"
@@ -119,6 +127,14 @@ class Pair:
         async def holds() -> bool:
             reply = await self.ask(node, Command.request(RequestCode.GET_TOPIC_CONFIG, TopicHeader(topic)))
             return reply.code == ResponseCode.SUCCESS
+
+        await until(holds)
+
+    async def knows_offset(self, node: Node, group: str, offset: int) -> None:
+        async def holds() -> bool:
+            header = QueryConsumerOffset(group, TOPIC, 0)
+            reply = await self.ask(node, Command.request(RequestCode.QUERY_CONSUMER_OFFSET, header))
+            return reply.code == ResponseCode.SUCCESS and OffsetReply.decode(reply).offset == offset
 
         await until(holds)
 

@@ -130,7 +130,7 @@ async def test_a_consumer_goes_on_at_the_slave_and_its_offsets_survive(tmp_path:
             await until(is_told)
             slave.start()
             await pair.connected(master)
-            await pair.knows_topic(slave)
+            await pair.knows_offset(slave, "readers", 10)
             master.kill()
 
             async def is_served() -> bool:
