@@ -209,12 +209,12 @@ def wait_dispatched(broker: str) -> None:
     wait_settled(lambda: _has_dispatched(broker), f"the queues of the broker at {broker} are behind")
 
 
-def wait_settled(is_so: Callable[[], bool], problem: str) -> None:
+def wait_settled(is_so: Callable[[], bool], problem: str, timeout_s: float = SETTLE_TIMEOUT_S) -> None:
     """Return once it is so; ChildError tells the problem if that takes too long."""
-    deadline = time.monotonic() + SETTLE_TIMEOUT_S
+    deadline = time.monotonic() + timeout_s
     while not is_so():
         if time.monotonic() > deadline:
-            raise ChildError(f"after {SETTLE_TIMEOUT_S} s still: {problem}")
+            raise ChildError(f"after {timeout_s} s still: {problem}")
         time.sleep(ASK_INTERVAL_S)
 
 

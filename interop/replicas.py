@@ -11,7 +11,7 @@ from pathlib import Path
 from cosmodrome import Message, Producer
 from cosmodrome.errors import ClientError
 from cosmodrome.model import SendStatus
-from interop.apache import ApacheBroker, ask, wait_settled
+from interop.apache import ApacheBroker, ask, cluster_info, wait_settled
 from interop.child import Child, free_port
 from interop.messages import body
 from interop.ours import CosmodromeBroker
@@ -25,6 +25,7 @@ DELAY_LEVEL = 1  # one second
 QUIET_S = 3.0
 
 _MIB = 1024 * 1024
+_GET_ALL_TOPIC_CONFIG = 21
 _GET_BROKER_RUNTIME_INFO = 28
 _SUCCESS = 0
 # The same on both sides: a slave copies whole files. Apache's slaves are told to serve reads.
@@ -66,6 +67,7 @@ class Replica:
         else:
             broker = ApacheBroker(self.kind, self._namesrv, self.home, BROKER_NAME, extra=self._config)
         self._child, self.address = broker, broker.address
+        wait_settled(lambda: self.address.encode() in cluster_info(self._namesrv), f"{self.address} is not registered")
 
     def configure(self, **config: object) -> None:
         """Change keys for the next start."""
@@ -95,6 +97,11 @@ class Replica:
         except (OSError, EOFError):
             return -1
         return int(json.loads(reply)["table"]["commitLogMaxOffset"]) if header["code"] == _SUCCESS else -1
+
+    def knows(self, topic: str) -> bool:
+        """Return whether it has the topic in its table."""
+        header, reply = ask(self.address, _GET_ALL_TOPIC_CONFIG, {})
+        return header["code"] == _SUCCESS and f'"{topic}"'.encode() in reply
 
     def log(self) -> dict[str, bytes]:
         """The bytes of its log, by file."""

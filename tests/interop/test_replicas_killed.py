@@ -17,6 +17,7 @@ from interop.setup import SERVER_VERSIONS
 
 COUNT, MANY = 4_000, 100_000
 TOPIC = "mixed"
+TABLES_TIMEOUT_S = 120
 
 # Who is master, and who follows it.
 PAIRS = [
@@ -53,8 +54,9 @@ def pair(tmp_path: Path, namesrv: str) -> Iterator[Pair]:
 def test_a_slave_has_its_masters_bytes_and_serves_them(
     pair: Pair, namesrv: str, master_kind: str, slave_kind: str
 ) -> None:
+    """But for Apache 5's slaves: they take over topics once a minute only, which is for the longer test."""
     master, slave = pair(master_kind, slave_kind)
-    follow_through_kills(master, slave, namesrv, COUNT)
+    follow_through_kills(master, slave, namesrv, COUNT, reads=slave_kind != SERVER_VERSIONS[-1])
 
 
 @pytest.mark.full
@@ -63,10 +65,10 @@ def test_a_slave_has_the_bytes_of_a_hundred_thousand_messages(
     pair: Pair, namesrv: str, master_kind: str, slave_kind: str
 ) -> None:
     master, slave = pair(master_kind, slave_kind)
-    follow_through_kills(master, slave, namesrv, MANY)
+    follow_through_kills(master, slave, namesrv, MANY, reads=True)
 
 
-def follow_through_kills(master: Replica, slave: Replica, namesrv: str, count: int) -> None:
+def follow_through_kills(master: Replica, slave: Replica, namesrv: str, count: int, *, reads: bool) -> None:
     """Send; kill the slave, then the master, while messages come; compare the logs; read all at the slave alone."""
     topic = f"{TOPIC}-{master.kind}-{slave.kind}-{count}".replace(".", "-")
     master.start()
@@ -88,10 +90,13 @@ def follow_through_kills(master: Replica, slave: Replica, namesrv: str, count: i
     slave.stop()
     master.stop()
     check_equal(master, slave, end)
+    if not reads:
+        return
 
     master.start()
-    slave.start()  # which speaks for no topic until a master has registered it
+    slave.start()
     wait_level(master, slave)
+    wait_settled(lambda: slave.knows(topic), "the slave does not take over the topic", TABLES_TIMEOUT_S)
     master.kill()
     wanted = Counter([*acknowledged, *sent])
     received = Counter(index_of(one.body) for one in receive_ours(namesrv, "slave-reader", topic, wanted.total()))
