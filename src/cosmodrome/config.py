@@ -49,7 +49,7 @@ class FlushDiskType(StrEnum):
 
 
 class BrokerRole(StrEnum):
-    """What a broker is within the group of its name."""
+    """The part that a broker has within the group of its name."""
 
     ASYNC_MASTER = "ASYNC_MASTER"  # answers a send without waiting for slaves
     SYNC_MASTER = "SYNC_MASTER"  # answers a send when enough slaves have the message

@@ -88,7 +88,7 @@ class ServiceNotAvailable(RequestError):
 
 
 class SlaveNotAvailable(RequestError):
-    """What only a master does, asked of a slave; or a slave that is missing."""
+    """A request for a master that a slave got, or a slave that is missing."""
 
     code = ResponseCode.SLAVE_NOT_AVAILABLE
 

@@ -97,7 +97,7 @@ BROKER_PROMISES: Mapping[str, Promise] = {
     ),
     **_group(*_ELECTION, asyncLearner="false", lockInStrictMode="false"),
     **_group(
-        "a slave of this version never acts as its master: while that is away, nobody delivers delayed messages",
+        "a slave of this version never acts as its master: while that is away, no broker delivers delayed messages",
         "; docs/replication.md tells how to promote a slave",
         enableSlaveActingMaster="false",
         enableRemoteEscape="false",

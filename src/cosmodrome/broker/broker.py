@@ -339,7 +339,7 @@ class Broker:
             )
 
     def _services_of_role(self) -> Iterator[Coroutine[Any, Any, None]]:
-        """What only a master does: deliver what waits for its time. A slave follows its master instead."""
+        """Yield the services of this broker's role: a master delivers what waits, a slave follows its master."""
         if self.is_slave:
             yield self.replicas.run()
             yield self.metadata_sync.run()
@@ -404,7 +404,7 @@ class Broker:
     async def put(self, message: StoreMessage) -> Appended:
         """Store a message of the broker's own making: where its properties send it, and as safely as a sent one.
 
-        One that is stored, but not on a slave in time, is stored: whoever were told else would put it again.
+        A message that is stored, but not on a slave in time, counts as stored: else the caller would put it again.
         """
         if self.replicas.least_copies:
             self.replicas.check_copies()
@@ -417,7 +417,7 @@ class Broker:
 
     async def durable(self, end: int, *, wait: bool = True) -> Durability:
         """The promise: return once everything below `end` is on this disk and on as many replicas as configured, or
-        the time for that is up. Both are waited for together; of two that fail, the disk is told."""
+        the time for that is up. It waits for both together; if both fail, it returns the outcome of the disk."""
         if not (wait and self.replicas.is_waited_for):
             return await self.store.durable(end, wait=wait)
         if not self.store.group_commit:

@@ -1,4 +1,4 @@
-"""What a slave takes over from its master beside the log: topics, offsets, groups, how far messages are delivered.
+"""The tables that a slave takes over from its master beside the log: topics, offsets, groups, delivery progress.
 
 Strictly the slave asks; a master takes nothing from a slave. None of it runs ahead of the slave's log: how far groups
 and services are is taken over once everything is on this disk that the master's log held when it was asked. A slave
@@ -75,7 +75,7 @@ class MetadataSync:
             await sleep_unless(self._unknown, clock, PERIOD_MS - HURRY_MS)
 
     def arrived(self, topic: str) -> None:
-        """The log brought a message: of a topic that the master has made since, nobody could read it."""
+        """Ask the master soon if the log brought a message of an unknown topic: consumers cannot read it before."""
         if self._broker.topics.find_topic(topic) is None:
             self._unknown.set()
 
@@ -167,7 +167,7 @@ class MetadataSync:
         return table
 
     async def _drop_queues(self, topics: TopicConfigWrapper, below: int) -> None:
-        """Drop the queues of topics that the master has deleted, unless it has made them anew meanwhile."""
+        """Drop the queues of topics that the master has deleted, unless it has made them again meanwhile."""
         broker = self._broker
         for name in broker.store.topics():
             if name not in topics.topics and not broker.topics.is_system(name):

@@ -122,7 +122,7 @@ class Replicas:
         return self._leader.slaves() if self._leader is not None else []
 
     def ha_status(self) -> HaStatusBody:
-        """What GET_BROKER_HA_STATUS answers."""
+        """Return the answer to GET_BROKER_HA_STATUS."""
         end = self._store.max_physical_offset
         if self._follower is not None:
             status = self._follower.status()
@@ -137,7 +137,7 @@ class Replicas:
         return HaStatusBody(True, end, tuple(slaves))
 
     def figures(self) -> dict[str, object]:
-        """What brokerStatus shows; keys of our own."""
+        """Return the figures for brokerStatus; their keys are our own."""
         epoch = self._store.epochs.last
         table: dict[str, object] = {
             "brokerRole": self._replication.broker_role,

@@ -19,7 +19,7 @@ class _Line:
 
 
 class Settling:
-    """Who waits for which topic.
+    """The requests that wait for each topic.
 
     A send that comes when the topic is on disk, but not all before it have gone on, waits as well: nothing that a
     producer sends one after the other is stored in another order.

@@ -1,4 +1,4 @@
-"""What a slave does not do: it writes nothing of its own, so whatever would write is refused."""
+"""The requests that a slave refuses: it writes nothing of its own."""
 
 from __future__ import annotations
 

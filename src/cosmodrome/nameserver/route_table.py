@@ -42,7 +42,7 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """What a slave learns in return: where its master is. Empty for masters and for brokers that were refused.
+    """The answer to a registration: it tells a slave where its master is. Empty for masters and for refused brokers.
 
     `refusal` says why a broker was refused, `replaced` which other address had its id until now.
     """

@@ -53,10 +53,10 @@ class Holdings:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def keep(self, holder: Holder, size: int, now: float, *, anew: bool = False) -> None:
-        """Note how much a connection keeps; `anew`: what it kept before has gone. Drop the oldest if it is too much."""
-        entry = self._entries.pop(holder, None) if anew else self._entries.get(holder)
-        if entry is None or anew:
+    def keep(self, holder: Holder, size: int, now: float, *, is_new: bool = False) -> None:
+        """Note how much a connection keeps; `is_new`: what it kept before is gone. Drop the oldest if need be."""
+        entry = self._entries.pop(holder, None) if is_new else self._entries.get(holder)
+        if entry is None or is_new:
             self._entries[holder] = _Entry(size, now)
             self.total_bytes += size - (entry.size if entry is not None else 0)
         else:
@@ -135,10 +135,10 @@ class Books:
 
     # --- frames
 
-    def frame_begun(self, holder: Holder, size: int, *, anew: bool) -> None:
+    def frame_begun(self, holder: Holder, size: int, *, is_new: bool) -> None:
         """So many bytes of a frame are here, and the rest is not; it must be before the frame's time is up."""
         loop = asyncio.get_running_loop()
-        self.unfinished.keep(holder, size, loop.time(), anew=anew)
+        self.unfinished.keep(holder, size, loop.time(), is_new=is_new)
         if self._timer is None:
             self._timer = loop.call_later(self._config.frame_timeout_ms / 1000, self._drop_late)
 
@@ -157,7 +157,7 @@ class Books:
                 self.unfinished.forget(holder)
                 holder.drop(f"its frame is not whole after {now - began:.0f} s; frameTimeoutMs allows {timeout:.0f} s")
             else:  # we keep it waiting, not it us
-                self.unfinished.keep(holder, self.unfinished.size_of(holder), now, anew=True)
+                self.unfinished.keep(holder, self.unfinished.size_of(holder), now, is_new=True)
         if self._timer is None and len(self.unfinished):
             self._timer = loop.call_later(timeout, self._drop_late)
 

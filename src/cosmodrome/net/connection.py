@@ -156,7 +156,7 @@ class Connection(asyncio.Protocol):
         if not pending or self.closed:
             self._books.unfinished.forget(self)
         else:
-            self._books.frame_begun(self, pending, anew=arrived is None or pending != before + arrived)
+            self._books.frame_begun(self, pending, is_new=arrived is None or pending != before + arrived)
 
     def pause_writing(self) -> None:
         self._peer_stalled = True

@@ -25,7 +25,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
-# For whom the loop works at the moment: a connection, while its requests are handled and in all tasks made for them.
+# The connection that the loop works for at the moment: while it handles its requests, and in all tasks made for them.
 OWNER: ContextVar[Hashable] = ContextVar("owner", default=None)
 
 
@@ -35,7 +35,7 @@ def steps_of(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
 
 
 class _Line:
-    """Those who wait for a turn: the first of each owner, then the second of each, and so on."""
+    """A queue of waiters that gives turns to the first of each owner, then to the second of each, and so on."""
 
     def __init__(self) -> None:
         self._of: OrderedDict[Hashable, deque[asyncio.Future[None]]] = OrderedDict()
@@ -50,7 +50,7 @@ class _Line:
         return turn
 
     def let_go_on(self) -> bool:
-        """Give the next one its turn; False if nobody waits."""
+        """Give the next one its turn; False if none waits."""
         while self._of:
             owner, turns = self._of.popitem(last=False)
             turn = turns.popleft()

@@ -53,7 +53,7 @@ class EpochTable(Protocol):
 
 
 class LogSink(Protocol):
-    """What is needed of the store of a slave."""
+    """The part of a slave's store that following needs."""
 
     on_safe: Callable[[], None] | None
     """Called on the loop's thread after `safe_end` rose by a sync, not by `append_raw` itself."""
@@ -233,7 +233,7 @@ class Follower:
         self._has_followed = asyncio.Event()
 
     def follow(self, address: str | None) -> None:
-        """Follow the master that serves slaves at `address` from now on; None: nobody."""
+        """Follow the master that serves slaves at `address` from now on; with None, follow none."""
         if address != self._address:
             self._address = address
             self._changed.set()

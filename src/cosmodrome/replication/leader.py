@@ -37,7 +37,7 @@ Waiter = asyncio.Future[Durability]
 
 
 class LogSource(Protocol):
-    """What is needed of the store of a master."""
+    """The part of a master's store that leading needs."""
 
     @property
     def min_physical_offset(self) -> int:
@@ -105,7 +105,7 @@ class Sender:
         self._heard_ms = now_ms
         if self.next < 0:
             self._begin(reports[0])
-        # A report beyond our end is nonsense, but for the first one harmless: nobody has more than there is.
+        # A later report beyond our end is clamped to it: no slave can have more than there is.
         self.reported = max(self.reported, min(max(reports), self._source.max_physical_offset))
         return self.reported
 
@@ -259,7 +259,7 @@ class Leader:
         return [link.status() for link in self._links]
 
     async def close(self) -> None:
-        """Send what has been appended to the slaves that read it, and end. Those who wait are told that nobody is left.
+        """Send what has been appended to the slaves that read it, and end. Waiting senders get SLAVE_NOT_AVAILABLE.
 
         What a slave does not read stays in the log for it.
         """

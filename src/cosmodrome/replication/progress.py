@@ -1,4 +1,4 @@
-"""What each replica has, what is safe because enough of them have it, and who waits for that. Pure.
+"""The offsets that replicas have reported, the offset that is safe because enough have it, and its waiters. Pure.
 
 A replica is one connection of a slave:
 
@@ -103,7 +103,7 @@ class Progress(Generic[W]):
         return self._recount()
 
     def report(self, replica: Hashable, offset: int) -> Woken[W]:
-        """Take a replica's report: it never takes one back, and nobody has more than there is (rocketmq#1155)."""
+        """Take a replica's report: it takes none back, and clamps it to the end of the log (rocketmq#1155)."""
         known = self._replicas[replica]
         offset = min(offset, self.end)
         if offset <= known.reported:
@@ -112,7 +112,7 @@ class Progress(Generic[W]):
         return self._recount()
 
     def leave(self, replica: Hashable) -> Woken[W]:
-        """Forget a replica; nobody waits any longer if too few are left."""
+        """Forget a replica; wake all waiters if too few are left."""
         if self._replicas.pop(replica, None) is None:
             return []
         woken = self._recount()

@@ -71,7 +71,7 @@ class ConsumeQueue:
         dirty: list[MappedFile],
         rewritten: dict[Path, int],
     ) -> None:
-        """`dirty` is told of files that are to be synced, `rewritten` from where on others have changed
+        """`dirty` collects files that are to be synced, `rewritten` from where on others have changed
         that were written before."""
         self.topic = topic
         self.topic_bytes = topic.encode()
@@ -82,7 +82,7 @@ class ConsumeQueue:
         self.fillers = 0  # entries made up since the queue was opened, because the log does not have their messages
         self.lost: set[int] = set()  # of messages that damage took, and that no filler stands for yet
         self.reserved = 0  # the next message gets this offset at least: those before it had one
-        self.holds: Holds | None = None  # for whoever knows the log: entries that lead elsewhere are written again
+        self.holds: Holds | None = None  # whether the log has a record; others are entered again
         self._directory = directory
         self._file_size = file_size
         self._open_files = open_files

@@ -131,7 +131,7 @@ class ConsumeQueues:
         return holds
 
     def _is_there(self, topic: str, queue_id: int, physical_offset: int, size: int, queue_offset: int) -> bool:
-        """Whether the log has the record of this queue offset there."""
+        """Return whether the log has the record of this queue offset there."""
         head = self._log.head_at(physical_offset)
         wanted = size, topic, queue_id, queue_offset
         return head is not None and (head.size, head.topic, head.queue_id, head.queue_offset) == wanted

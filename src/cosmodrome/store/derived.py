@@ -219,7 +219,7 @@ class Sums:
             return self._write_locked(log_end, files)
 
     def _write_locked(self, log_end: int, files: dict[str, Sum]) -> bool:
-        """Whether it is on disk. The loop and threads come here, one at a time."""
+        """Return whether it is on disk. The loop and threads come here, one at a time."""
         lines = (f"{one.crc} {one.used} {one.mtime_ns} {place}" for place, one in files.items())
         text = "\n".join([f"{_FORMAT} {log_end}", *lines]).encode()
         try:
@@ -350,7 +350,7 @@ class DerivedFiles:
 
     @property
     def _is_as_left(self) -> bool:
-        """Whether nobody wrote since the clean stop that the checksums are of."""
+        """Return whether the store is as the clean stop left it that the checksums are of."""
         clean_end = Checkpoint(self._paths.checkpoint).clean_end
         return self.exit is Exit.CLEAN and clean_end is not None and clean_end[0] == self.sums.log_end
 

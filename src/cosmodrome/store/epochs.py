@@ -83,7 +83,7 @@ def _is_same(one: LogEpoch, other: LogEpoch) -> bool:
 
 
 class _State(NamedTuple):
-    """What the file says.
+    """The epochs of a log, as its file has them.
 
     `seen_term` is the highest term that a master told us. From `own_begin` on this broker wrote the log; None while it
     follows another. `cut_to` is where a cut of the log that was not finished is to end.
@@ -122,17 +122,17 @@ class Epochs:
 
     @property
     def is_following(self) -> bool:
-        """Whether the last user of this store followed another broker."""
+        """Return whether the last user of this store followed another broker."""
         return self._state.own_begin is None
 
     @property
     def own_begin(self) -> int:
-        """Where the part of the log begins whose records are dated by this machine's clock."""
+        """Return where the part of the log begins whose records are dated by this machine's clock."""
         return EVERYTHING if self._state.own_begin is None else self._state.own_begin
 
     @property
     def cut_to(self) -> int | None:
-        """Where the log is to end, if the process died while it was cut."""
+        """Return where the log must end, if the process died while it cut it; None otherwise."""
         return self._state.cut_to
 
     def spans(self, log_end: int) -> Sequence[tuple[LogEpoch, int]]:
@@ -156,7 +156,7 @@ class Epochs:
         """Note that what is appended from now on is another broker's. Of what we began, only what has bytes counts."""
         epochs = _before(_since(self._state.epochs, log_start), log_end)
         if self.is_lost and log_start < log_end and not epochs:
-            epochs = (LogEpoch(1, new_id(), log_start),)  # nobody else knows it: no master's log passes for this one
+            epochs = (LogEpoch(1, new_id(), log_start),)  # unknown to all others: no master's log passes for this one
         self._change(self._state._replace(epochs=epochs, own_begin=None))
 
     def lead(self, log_start: int, log_end: int, *, is_continued: bool) -> None:

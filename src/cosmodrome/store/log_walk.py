@@ -182,7 +182,7 @@ class _Search:
         return self._is_from_last_life or self._leads_to_queued(sound)
 
     def _is_unwritten(self, file: FoundFile, place: int) -> bool:
-        """Whether zeros follow to the end of the sector: it is as it was when the record before was the last one."""
+        """Return whether zeros follow to the end of the sector, as when the record before was the last one."""
         position = place - file.start
         boundary = position - position % _SECTOR_BYTES + _SECTOR_BYTES
         if boundary - position < _SIZE_BYTES or boundary > file.size:

@@ -141,7 +141,7 @@ class MappedFile:
         return os.pread(self._fd, count, at)
 
     def is_cut(self) -> bool:
-        """Whether another program made the file shorter: some of its mapped pages are gone."""
+        """Return whether another program made the file shorter, so that some of its mapped pages are gone."""
         return os.fstat(self._fd).st_size < self.size
 
     def written_end(self) -> int:

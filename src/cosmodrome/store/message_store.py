@@ -859,7 +859,7 @@ class MessageStore:
     def forget_topic(self, topic: str, below: int) -> None:
         """Forget what the topic had below that place of the log: a slave's part of what `delete_topic` is at a master.
 
-        Queues stay that have messages behind it: the topic was made anew.
+        Queues stay that have messages behind it: the topic was made again.
         """
         self._deleted.add(topic, max(below, self._deleted.ends.get(topic, 0)))
         self._queues.delete_older(topic, below)

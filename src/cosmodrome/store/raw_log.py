@@ -101,7 +101,7 @@ class RawLog:
         return heads, at, None
 
     def _doubt(self, file: MappedFile, view: memoryview, at: int) -> LogDiverged | None:
-        """What is wrong with the bytes from `at` on; None if they may be the first part of a record."""
+        """Return what is wrong with the bytes from `at` on; None if they may be the first part of a record."""
         count, place = len(view) - at, file.start + at
         if count < _PREFIX.size:
             return None

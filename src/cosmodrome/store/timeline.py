@@ -122,7 +122,7 @@ class Timeline:
         return self._clock.steady_ms() + self._ahead_ms - self.shift_ms
 
     def today_ms(self) -> int:
-        """The date, after a look: whoever keeps it will be told of every step that comes later, and of no other."""
+        """Return the date, after a look at the clock: `on_step` reports every step that comes later, and no other."""
         self.look()
         return self._clock.now_ms()
 

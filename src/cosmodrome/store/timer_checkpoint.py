@@ -104,7 +104,7 @@ class TimerCheckpoint:
 
     @classmethod
     def of_master(cls, body: bytes) -> Self:
-        """What a master answers to a slave that asks; ProtocolError if that is no checkpoint."""
+        """Return the checkpoint in a master's answer to its slave; ProtocolError if that is none."""
         if len(body) < _BODY.size:
             raise ProtocolError(f"a timer checkpoint has {_BODY.size} bytes, not {len(body)}")
         found = cls._decoded(body[: _BODY.size])

@@ -113,7 +113,7 @@ class TimerStore:
         return store
 
     def adopt(self, checkpoint: TimerCheckpoint) -> Callable[[], None] | None:
-        """What a thread must do so that a slave knows how far its master is; None if that is known already."""
+        """Return the work for a thread after which a slave knows how far its master is; None if it knows already."""
         # Behind the end of a log that is not here: if any timer was set, all are set again.
         log_end = max(checkpoint.log_end, 1) if checkpoint.queue_offset > 0 else 0
         current = dataclasses.replace(checkpoint, log_end=log_end, delivered=0)

@@ -61,7 +61,7 @@ def test_a_frame_that_begins_is_the_newest() -> None:
     holdings.keep(busy, 40, 1.0)
     holdings.keep(idle, 40, 2.0)
     for number in range(10):
-        holdings.keep(busy, 60 - number, 3.0, anew=True)
+        holdings.keep(busy, 60 - number, 3.0, is_new=True)
     assert not idle.reasons
     holdings.keep(busy, 61, 4.0)
     assert idle.reasons

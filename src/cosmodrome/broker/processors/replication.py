@@ -1,4 +1,4 @@
-"""What slaves and operators ask about the copies of this broker's log, and what slaves take over beside it."""
+"""Requests of slaves and operators about the copies of this broker's log, and for the tables that slaves take over."""
 
 from __future__ import annotations
 

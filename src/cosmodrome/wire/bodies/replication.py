@@ -1,4 +1,4 @@
-"""What brokers of one name tell each other, and operators, about the copies of their log."""
+"""Bodies in which brokers of one name tell each other, and operators, about the copies of their log."""
 
 from __future__ import annotations
 
