@@ -19,6 +19,9 @@ OUR_OWN_FIGURES = {
     *("damagedRecords", "damagedQueueEntries", "rebuiltQueueEntries", "damagedIndexFiles"),
     *("scrubRounds", "scrubPlace", "scrubLastEnd"),
     *("startDamagedParts", "startDamagedBytes", "startLostMessages", "startCutBytes", "startKeptAsideBytes"),
+    # Copies of the log: docs/replication.md.
+    *("brokerRole", "haListenPort", "logEpoch", "logTerm", "slaves", "slavesInSync", "slaveBehindBytesMax"),
+    "sendsWaitingForSlaves",
 }
 # The ratio by folder, and levels in which something was delayed.
 OF_SOME_BROKERS = ("commitLogDiskRatio_", "scheduleMessageOffset_")
@@ -26,6 +29,7 @@ OF_SOME_BROKERS = ("commitLogDiskRatio_", "scheduleMessageOffset_")
 OUR_OWN_KEYS = {
     *("abortFile", "maxPullHold", "readOnlyCommitLogStorePaths", "storeCheckpoint", "storePathConsumeQueue"),
     *("storePathIndex", "vipListenerEnable"),
+    *("haFetchHistory", "haMasterAddress"),  # the second is Apache's, which shows it only where it is set
     *("scrubIntervalHours", "scrubMebibytesPerSecond", "storeFileMode"),
     # Bounds of what peers may ask for.
     *("maxRequestBodySize", "maxRequestBodyValues", "maxGroupsPerConnection", "maxGroupMemberships"),
