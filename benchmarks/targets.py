@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.load import LoadError, connect
+from benchmarks.workloads import make_send
 from cosmodrome.codes import RequestCode
 from cosmodrome.config import StoreConfig
 from cosmodrome.wire.command import Command
-from cosmodrome.wire.frame import FrameDecoder
+from cosmodrome.wire.frame import JSON, FrameDecoder
 from cosmodrome.wire.requests import CreateTopic, OffsetReply, QueueHeader
 from interop.apache import ApacheBroker, ApacheNameServer, started_or_stopped, wait_registered
 from interop.child import Child, free_port
@@ -170,7 +171,23 @@ def start_apache_pair(version: str, home: Path, stack: ExitStack, role: str) -> 
     master = _start_apache_broker(version, namesrv.address, home / "master", stack, roles)
     slave = {"brokerRole": "SLAVE", "brokerId": 1}
     _start_apache_broker(version, namesrv.address, home / "slave", stack, slave)
-    return Target(f"Apache {version} {role}", master.address, namesrv.address, master, APACHE_WARM_UP_S)
+    target = Target(f"Apache {version} {role}", master.address, namesrv.address, master, APACHE_WARM_UP_S)
+    _wait_followed(target)
+    return target
+
+
+def _wait_followed(master: Target) -> None:
+    """Return once a send is answered with success: the slave connects some seconds after it has registered."""
+    deadline = time.monotonic() + SLAVE_TIMEOUT_S
+    message = make_send(JSON)("wait-followed", 0, 0)
+    while True:
+        try:
+            master.call(message)
+            return
+        except LoadError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(STORED_INTERVAL_S)
 
 
 def _start_apache_broker(
