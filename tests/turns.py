@@ -43,11 +43,12 @@ class Turns:
     def total(self) -> int:
         return self._calls.total()
 
-    def counting(self, function: Callable[..., R]) -> Callable[..., R]:
-        """Return `function`, whose calls are counted."""
+    def counting(self, function: Callable[..., R], first: object = None) -> Callable[..., R]:
+        """Return `function`, whose calls are counted: all of them, or those whose first argument is `first`."""
 
         def counted(*arguments: Any, **named: Any) -> R:
-            self._calls[self._turn] += 1
+            if first is None or arguments[0] == first:
+                self._calls[self._turn] += 1
             return function(*arguments, **named)
 
         return counted

@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 
 BLANK = struct.Struct(">iI")  # bytes left in the file | magic
 BLANK_SIZE = BLANK.size
+BEGIN_BYTES = 8  # a record's size and magic
 PREPARE_BYTES = 64 * 1024
 MAX_ROLL_SECONDS = 5  # how long an append waits for a file that is being made
 
@@ -59,14 +60,19 @@ class CommitLog:
     def write(self, data: bytes, timestamp: int, last_at: int = 0) -> int:
         """Put one record behind the last, or several of which the last begins at `last_at`; returns their place.
 
-        They fit into `room`, and the first says that its place is `end`.
+        They fit into `room`, and the first says that its place is `end`. Of several, the first bytes are written last:
+        copying may stop anywhere when the process is killed, and a start must see that they are not all there.
         """
         file = self.files[-1]
         position = file.position
         end = position + len(data)
         if end > file.prepared:
             file.prepare(end, PREPARE_BYTES)
-        file.view[position:end] = data
+        if last_at:
+            file.view[position + BEGIN_BYTES : end] = memoryview(data)[BEGIN_BYTES:]
+            file.view[position : position + BEGIN_BYTES] = data[:BEGIN_BYTES]
+        else:
+            file.view[position:end] = data
         file.position = end  # publish last: a reader sees a whole record or none
         offset = self.end
         assert offset == file.start + position, "the log has no holes"

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from cosmodrome.errors import ProtocolError
-from cosmodrome.store.commit_log import BLANK_SIZE, is_complete
+from cosmodrome.store.commit_log import BEGIN_BYTES, BLANK_SIZE, is_complete
 from cosmodrome.store.evidence import Evidence, Verdict, is_queued
 from cosmodrome.store.survey import FoundFile, LogView, data_end, data_ranges
 from cosmodrome.wire.record import (
@@ -150,7 +150,20 @@ class _Search:
             return Damage(place, proven, reason)
         if sound is None or not self._is_kept(place, sound):
             return Tail(place, data_end, reason, sound is not None or self._holds_records(place))
+        if self._is_unfinished(place):
+            return Tail(place, data_end, "several records were not written to their end", holds_records=False)
         return Damage(place, sound, reason)
+
+    def _is_unfinished(self, place: int) -> bool:
+        """Whether a broker died while it wrote several records at once, the first bytes last, as `CommitLog.write` does.
+
+        Nothing of them was promised, and they belong together: none of them is kept.
+        """
+        file = self._log.file_at(place)
+        if file is None or self._believes_all or place < max(self._believed_end, self._queues.entered_end):
+            return False
+        position = place - file.start
+        return not any(self._log.view(file)[position : position + BEGIN_BYTES])
 
     def _tail_end(self, place: int) -> int:
         """Behind the last byte of the log's files that is not zero; looked for once, as a walk goes one way."""

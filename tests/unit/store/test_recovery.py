@@ -12,7 +12,9 @@ import pytest
 
 from cosmodrome.errors import StoreError
 from cosmodrome.store import MessageStore
+from cosmodrome.store.verification import verify
 from cosmodrome.testing.clock import FakeClock
+from cosmodrome.wire.batch import BatchItem
 from cosmodrome.wire.record import SysFlag
 from tests.unit.store.damage import QUEUE_FILE, overwrite
 from tests.unit.store.kit import SMALL, bodies, crash, derived_bytes, kill, message, open_store
@@ -397,3 +399,42 @@ def test_a_record_in_a_sector_that_was_not_written_is_no_damage(tmp_path: Path) 
     store = open_store(tmp_path)
     assert store.max_physical_offset == first.end
     assert store.max_offset("orders", 0) == 1
+
+
+class Dying:
+    """The mapped bytes of a log file, to which a process writes `left` times until it is killed."""
+
+    def __init__(self, view: memoryview, left: int) -> None:
+        self.view = view
+        self.left = left
+
+    def __setitem__(self, part: slice, data: bytes | memoryview) -> None:
+        self.left -= 1
+        self.view[part] = data
+        if not self.left:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("die", [kill, crash])
+@pytest.mark.parametrize("writes", [1, 2])
+def test_of_several_records_all_are_there_or_none(
+    tmp_path: Path, die: Callable[[MessageStore], None], writes: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Copying goes on from the end, or by cache lines in any order, so a killed process may have written the last only."""
+    store = open_store(tmp_path)
+    before = store.append(message(body=b"before"))
+    file = store._log.files[0]
+    file.view = Dying(file.view, writes)  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        store.append_batch(message(), [BatchItem(0, b"%d" % number * 300, "") for number in range(5)])
+    assert isinstance(file.view, Dying)
+    file.view = file.view.view
+    die(store)
+    store = open_store(tmp_path)
+    assert bodies(store) == [b"before"] + [b"%d" % number * 300 for number in range(5) if writes == 2]
+    assert writes == 2 or store.max_physical_offset == before.end
+    assert not store.recovered.is_damaged
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+    assert not (tmp_path / "commitlog.bad").exists()
+    kill(store)
+    assert verify(tmp_path).problems == []
