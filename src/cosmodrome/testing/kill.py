@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from pathlib import Path
 
 from cosmodrome.broker.broker import Broker
 from cosmodrome.net.caller import Caller
 
+_MAX_TRIES = 100
 
 def cut_off_broker(broker: Broker) -> None:
     for server in broker._servers:
@@ -33,7 +35,21 @@ def cut_off(caller: Caller) -> None:
 
 
 def copy(source: Path, target: Path) -> None:
-    """Every file, and its holes as holes: a timer wheel has little else."""
+    """Copy every file into an empty folder, with its holes as holes: a timer wheel has little else.
+
+    When a thread of the broker renames or deletes a file meanwhile, begin again: of what it does, the copy is to have
+    all or nothing.
+    """
+    for _ in range(_MAX_TRIES):
+        try:
+            return _copy_all(source, target)
+        except FileNotFoundError:
+            shutil.rmtree(target)
+            target.mkdir()
+    raise OSError(errno.EBUSY, "files come and go too often to copy them", str(source))
+
+
+def _copy_all(source: Path, target: Path) -> None:
     for path in sorted(source.rglob("*")):
         place = target / path.relative_to(source)
         if path.is_dir():
