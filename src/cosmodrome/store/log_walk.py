@@ -155,9 +155,9 @@ class _Search:
         return Damage(place, sound, reason)
 
     def _is_unfinished(self, place: int) -> bool:
-        """Whether a broker died while it wrote several records at once, the first bytes last, as `CommitLog.write` does.
+        """Return whether a broker died while it wrote several records at once, of which the first bytes come last.
 
-        Nothing of them was promised, and they belong together: none of them is kept.
+        None of them was promised, and they belong together, so none is kept. `CommitLog.write` has the other half.
         """
         file = self._log.file_at(place)
         if file is None or self._believes_all or place < max(self._believed_end, self._queues.entered_end):

@@ -16,6 +16,7 @@ from cosmodrome.net.caller import Caller
 
 _MAX_TRIES = 100
 
+
 def cut_off_broker(broker: Broker) -> None:
     for server in broker._servers:
         if server._listener is not None:

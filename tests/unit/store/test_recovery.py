@@ -420,7 +420,7 @@ class Dying:
 def test_of_several_records_all_are_there_or_none(
     tmp_path: Path, die: Callable[[MessageStore], None], writes: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Copying goes on from the end, or by cache lines in any order, so a killed process may have written the last only."""
+    """A processor copies many bytes in an order of its own: a killed process may have written only the last."""
     store = open_store(tmp_path)
     before = store.append(message(body=b"before"))
     file = store._log.files[0]
