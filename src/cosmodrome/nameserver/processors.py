@@ -67,7 +67,9 @@ async def register_broker(server: NameServer, connection: Connection, command: C
             registration.address,
             registered.replaced,
         )
-    reply = requests.RegisterBrokerReply(registered.master_ha_address, registered.master_address)
+    reply = requests.RegisterBrokerReply(
+        registered.master_ha_address, registered.master_address, registered.master_term
+    )
     return command.reply(header=reply, body=_order_topics(server), remark=registered.refusal)
 
 
