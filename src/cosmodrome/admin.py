@@ -77,8 +77,8 @@ async def _promote_alone(
 ) -> RoleReply | None:
     """Promote a slave without its master; one that lives all the same is told, and its state returned."""
     tell(
-        f"{heir.address} takes over alone: what only the old master had is not on it. That is nothing that a SYNC_MASTER "
-        "answered with SEND_OK; of an ASYNC_MASTER, it may be what it stored last"
+        f"{heir.address} takes over alone: what only the old master had is not on it. Of what a SYNC_MASTER answered "
+        "with SEND_OK, that is nothing; of an ASYNC_MASTER, it may be what it stored last"
     )
     try:
         header = Promote(role, is_force=force)
@@ -92,8 +92,8 @@ async def _promote_alone(
         return await _ask(instance, master.address, RequestCode.HAND_OVER_BROKER, step_down, LOOK_MS + BESIDE_MS)
     except ClientError as error:
         tell(
-            f"{master.address} does not follow it: {_said(error)}. Should it run, it takes messages that will be lost until "
-            "a name server has told it of the new master. Stop it"
+            f"{master.address} does not follow it: {_said(error)}. Should it run, stop it: it takes messages that will "
+            "be lost, until a name server tells it of the new master"
         )
         return None
 
@@ -117,8 +117,8 @@ def choose(name: str, members: Sequence[Member], to: str, *, force: bool) -> Mem
     best = max((member for member in members if member.broker_id and member.state is not None), key=_place)
     if not has_master and not force and _place(best)[:2] > _place(chosen)[:2]:
         raise NotPromoted(
-            f"{best.address} has more of the log than {chosen.address}: promote that one with --to {best.broker_id}, or "
-            "give up what only it has with --force"
+            f"{best.address} has more of the log than {chosen.address}: promote that one with --to {best.broker_id}, "
+            "or give up what only it has with --force"
         )
     return chosen
 
@@ -128,9 +128,9 @@ def check_master(name: str, master: Member | None, *, force: bool) -> None:
     if force or master is None or master.state is not None or master.is_down:
         return
     raise NotPromoted(
-        f"the name server knows {master.address} as the master of {name}, and it cannot be asked: {master.problem}. Two "
-        "masters would take messages, and one of them lose its own. Stop it, or repeat this with --force if it is certain "
-        "that it does not run"
+        f"the name server knows {master.address} as the master of {name}, and it cannot be asked: {master.problem}. "
+        "If it runs, two masters would take messages, and one of them lose its own. Stop it, or repeat this with "
+        "--force if it is certain that it does not run"
     )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
 from datetime import timedelta
 from pathlib import Path
 
@@ -199,6 +201,73 @@ async def test_what_waited_at_the_old_master_is_delivered_by_the_new_one(tmp_pat
         bodies = await pair.bodies(new)
         assert sorted(bodies[:2]) == [b"0", b"delivered before"]
         assert bodies.count(b"delivered before") == 1, "the old master had delivered it"
+
+
+async def promote(namesrv: str, *options: str) -> subprocess.CompletedProcess[str]:
+    return await asyncio.to_thread(cosmodrome, "admin", "promote", NAME, "--namesrv", namesrv, *options)
+
+
+async def test_roles_that_were_changed_while_the_brokers_ran_count_at_their_next_starts(tmp_path: Path) -> None:
+    async with replicated(tmp_path) as pair, Producer("p", pair.namesrv) as producer:
+        old, new = pair.nodes
+        new.start()
+        await pair.connected(old)
+        await pair.send(producer, 20)
+        done = await promote(pair.namesrv)
+        assert done.returncode == 0, done.stderr
+        assert f"{old.address} takes no messages until {new.address} has its whole log and leads" in done.stderr
+        told = f"{new.address} is the master of {NAME}: SYNC_MASTER, term 2; {old.address} is slave 1\n"
+        assert done.stdout == told
+        await pair.connected(new)
+        await pair.send(producer, 20)
+        assert len(pair.acknowledged) == 40
+        new.stop()
+        old.stop()
+        old.start()  # nobody has changed its file, and no name server knows another master
+        assert "this broker is slave 1, as it became while it ran, and not the master, as its file says" in (
+            old.process.output
+        )
+        refused = await pair.ask(old, send_command())
+        assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        new.start()
+        assert "this broker is the master, as it became while it ran" in new.process.output
+        assert await pair.term(new) == 2
+        old.process.wait_for("master connected")
+        await pair.connected(new)
+        assert {result.status.name for result in await pair.send(producer, 1)} == {"SEND_OK"}
+        assert set(await pair.bodies(new)) >= set(pair.acknowledged.values())
+        new.stop()
+        old.stop()
+        assert old.log_files == new.log_files
+
+
+async def test_a_slave_is_promoted_while_it_runs_when_its_master_was_killed(tmp_path: Path) -> None:
+    async with replicated(tmp_path) as pair, Producer("p", pair.namesrv) as producer:
+        old, new = pair.nodes
+        new.start()
+        await pair.connected(old)
+        await pair.send(producer, 50)
+        old.hang()
+        refused = await promote(pair.namesrv)
+        assert refused.returncode == 1
+        assert f"knows {old.address} as the master of {NAME}, and it cannot be asked" in refused.stderr
+        old.kill()
+        done = await promote(pair.namesrv, "-o", "json")
+        assert done.returncode == 0, done.stderr
+        assert "takes over alone: what only the old master had is not on it" in done.stderr
+        assert json.loads(done.stdout) == {
+            "brokerName": NAME,
+            "master": new.address,
+            "brokerRole": MASTER,
+            "term": 2,
+            "before": "",
+            "slave": "",
+        }
+        assert set(pair.acknowledged.values()) <= set(await pair.bodies(new))
+        old.start()  # with its old file
+        assert "this master of broker-a is stale, and takes no messages" in old.process.output
+        await pair.send(producer, 3)
+        assert await pair.max_offset(new) == 53
 
 
 def test_up_is_no_place_for_a_slave(tmp_path: Path) -> None:

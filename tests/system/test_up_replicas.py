@@ -44,3 +44,19 @@ def test_a_master_goes_on_without_its_slave_and_says_so_in_each_answer(tmp_path:
         namesrv = ("--namesrv", daemon.address("name server"))
         assert cosmodrome_json("send", "orders", "together", *namesrv)[0]["status"] == "SEND_OK"
     assert log_of(tmp_path / "broker-a-slave") == log_of(tmp_path / "broker-a")
+
+
+def test_a_slave_that_was_promoted_is_the_master_of_the_next_run(tmp_path: Path) -> None:
+    with up(tmp_path, "--replicas", "2") as daemon:
+        namesrv = ("--namesrv", daemon.address("name server"))
+        assert cosmodrome_json("send", "orders", "before", *namesrv)[0]["status"] == "SEND_OK"
+        promoted = cosmodrome_json("admin", "promote", "broker-a", *namesrv)[0]
+        assert promoted["before"] == promoted["slave"] == daemon.address("broker")
+        assert daemon.interrupt() == 0
+    with up(tmp_path, "--replicas", "2") as daemon:
+        namesrv = ("--namesrv", daemon.address("name server"))
+        assert cosmodrome_json("send", "orders", "after", *namesrv)[0]["brokerName"] == "broker-a"
+        tail = cosmodrome("tail", "orders", "--from", "earliest", "--limit", "2", *namesrv)
+        assert {line.split()[-1] for line in tail.stdout.splitlines()} == {"before", "after"}
+        assert daemon.interrupt() == 0
+    assert "SYNC_MASTER" in (tmp_path / "broker-a-slave" / "config" / "brokerRole.json").read_text()

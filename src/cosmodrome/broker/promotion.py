@@ -7,9 +7,9 @@
     slave ──asked to lead──► master
 
 What must hold: of two brokers of a name, at most one takes messages. A resting master takes none. It goes on only if
-it is certain that the slave does not lead and will not: the slave was not asked yet, or has answered a withdrawal. Until
-then it rests, and asks. Before it asks a slave to lead, it notes on disk that it is a slave itself, so a crash at any
-moment leaves at most one master. A slave begins a term higher than any it has heard of, and so fences off the others.
+it is certain that the slave does not lead and will not: the slave was not asked yet, or has answered a withdrawal.
+Until then it rests, and asks. Before it asks a slave to lead, it notes on disk that it is a slave itself, so a crash at
+any moment leaves at most one master. A slave begins a term higher than any it has heard of: that fences off the others.
 """
 
 from __future__ import annotations
@@ -27,8 +27,14 @@ from cosmodrome.broker.replicas import Replicas
 from cosmodrome.broker.roles import MAX_TERM, Role, with_role
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.config import BadSetting, BrokerRole, ReplicationConfig
-from cosmodrome.errors import ClientError, ConfigError, InvalidParameter, ProtocolError, RequestError
-from cosmodrome.errors import ServiceNotAvailable as NotAvailable
+from cosmodrome.errors import (
+    ClientError,
+    ConfigError,
+    InvalidParameter,
+    ProtocolError,
+    RequestError,
+    ServiceNotAvailable,
+)
 from cosmodrome.model import MASTER_ID
 from cosmodrome.net.caller import Caller
 from cosmodrome.wire.command import Command
@@ -120,8 +126,8 @@ class Promotion:
         """Do this on its own: it goes on when the one who asked has gone."""
         if self._is_changing or self._tasks is None:
             work.close()
-            what = f"changes its role already: {self.resting}" if self.resting else "starts, or changes its role already"
-            raise RequestError(f"{self._broker.address} {what}; ask again in a moment")
+            what = f": {self.resting}" if self.resting else ", or starts"
+            raise RequestError(f"{self._broker.address} changes its role already{what}; ask again in a moment")
         self._is_changing = True
         outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         outcome.add_done_callback(lambda done: done.exception())  # the one who asked may have gone
@@ -203,7 +209,7 @@ class Promotion:
             raise RequestError(f"{broker.address} is stale: {conflict}")
         elif heir.master_addr != broker.address or not heir.is_following:
             whom = f"follows {heir.master_addr}" if heir.is_following else "follows no master now"
-            raise RequestError(f"{address} {whom}, so it has not the log of {broker.address}; see its log for the reason")
+            raise RequestError(f"{address} {whom}, so it has not the log of {broker.address}; its log says why")
         elif broker.store.failure is not None:
             raise RequestError(f"{broker.address} cannot hand over: {broker.store.failure}")
 
@@ -251,7 +257,7 @@ class Promotion:
                 return
             if is_late:
                 raise RequestError(
-                    f"{request.broker_addr} did not catch up in {request.timeout_millis} ms, and is not promoted: {problem}"
+                    f"{request.broker_addr} is not promoted: it was not ready in {request.timeout_millis} ms; {problem}"
                 )
             await broker.clock.sleep(LOOK_MS)
 
@@ -270,8 +276,8 @@ class Promotion:
                 if not is_told:
                     is_told = True
                     log.error(
-                        "no messages are taken until %s says whether it is the master: %s. If it is lost for good, start "
-                        "this broker again: it is a slave then, and `cosmodrome admin promote` promotes it",
+                        "no messages are taken until %s says whether it is the master: %s. If it is lost for good, "
+                        "start this broker again: it is a slave then, and `cosmodrome admin promote` promotes it",
                         address,
                         error,
                     )
@@ -420,7 +426,7 @@ class Promotion:
         try:
             self._broker.roles.give(role, term)
         except OSError as error:
-            raise NotAvailable(f"the disk does not take the note that this broker is {role}: {error}") from error
+            raise ServiceNotAvailable(f"the disk does not take the note that this broker is {role}: {error}") from error
 
 
 def _master_role(text: str) -> BrokerRole:

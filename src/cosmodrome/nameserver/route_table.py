@@ -44,7 +44,8 @@ class Registration:
 class Registered:
     """The answer to a registration: it tells a slave where its master is. Empty for masters and for refused brokers.
 
-    `refusal` says why a broker was refused, `replaced` which other address had its id until now. `master_term` is the
+    `refusal` says why a broker was refused, `replaced` which other address had its id until now, and `is_promoted` that
+    the newcomer has it by a promotion. `master_term` is the
     term of the master that is known then, unless that is the broker itself.
     """
 
@@ -53,6 +54,7 @@ class Registered:
     master_term: int | None = None
     refusal: str | None = None
     replaced: str | None = None
+    is_promoted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,10 @@ class RouteTable:
             yield from _take_topics(group, registration, holder)
         known = _master_of(group, registration.broker_id)
         is_taken = holder is not None and holder.address != registration.address
-        return replace(known, replaced=holder.address) if is_taken and holder is not None else known
+        if not is_taken or holder is None:
+            return known
+        is_promoted = registration.data_version.state_version > holder.data_version.state_version
+        return replace(known, replaced=holder.address, is_promoted=is_promoted)
 
     def _group_for(self, registration: Registration) -> _Group:
         group = self._groups.get(registration.broker_name)
