@@ -20,12 +20,14 @@ from cosmodrome.broker.roles import Role, Roles, role_of
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.config import BrokerConfig, BrokerRole, ReplicationConfig
 from cosmodrome.errors import RequestError, SendFailed
+from cosmodrome.net.caller import Caller
 from cosmodrome.store.message import StoreMessage
 from cosmodrome.testing.kill import cut_off_broker
 from cosmodrome.wire.command import Command
 from cosmodrome.wire.header import Header
 from cosmodrome.wire.requests import PullFlag
 from cosmodrome.wire.role_requests import HandOver, Promote, RoleReply, WithdrawPromotion
+from tests.system.cluster import running_broker, running_name_server
 from tests.system.test_slaves import NAME, SLAVE, TOPIC, Pair, pull, running_pair, until
 
 MASTER = ReplicationConfig(broker_role=BrokerRole.SYNC_MASTER)
@@ -218,6 +220,36 @@ async def test_a_stale_master_follows_the_one_that_was_promoted_by_force(pair: P
     assert list((pair.master._root / "commitlog.bad").iterdir()), "what only it had is kept aside"
     await pair.send(1)
     await pair.caught_up()
+
+
+async def test_roles_given_at_run_time_count_at_the_next_starts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with following_pair(tmp_path) as pair:
+        await pair.send(3)
+        await handed_over(pair, pair.master, pair.slave)
+        await follows(pair.master)
+    config = BrokerConfig(broker_name=NAME, default_topic_queue_nums=1)
+    async with running_name_server() as name_server:
+        namesrv = name_server.address
+        async with running_broker(tmp_path / "master", namesrv, config, replication=MASTER) as old:
+            assert (
+                "this broker is slave 1, as it became while it ran, and not the master, as it is configured"
+                in caplog.text
+            )
+            assert old.is_slave, "though no name server knows another master"
+            assert not takes_messages(old)
+            as_slave = dataclasses.replace(config, broker_id=1)
+            async with running_broker(tmp_path / "slave", namesrv, as_slave, replication=SLAVE) as new:
+                assert takes_messages(new)
+                assert new.store.epochs.term == 2, "it goes on with its term"
+                again = Pair(namesrv, new, old, Caller())
+                old.registration.topics_changed()  # to hear of its master now, and not within five seconds
+                await follows(old)
+                await again.send(1)
+                await again.caught_up()
+                assert [one.store.max_offset(TOPIC, 0) for one in (old, new)] == [4, 4]
+                await again.caller.close()
 
 
 # --- when it is not known how the promotion ended

@@ -207,40 +207,6 @@ async def promote(namesrv: str, *options: str) -> subprocess.CompletedProcess[st
     return await asyncio.to_thread(cosmodrome, "admin", "promote", NAME, "--namesrv", namesrv, *options)
 
 
-async def test_roles_that_were_changed_while_the_brokers_ran_count_at_their_next_starts(tmp_path: Path) -> None:
-    async with replicated(tmp_path) as pair, Producer("p", pair.namesrv) as producer:
-        old, new = pair.nodes
-        new.start()
-        await pair.connected(old)
-        await pair.send(producer, 20)
-        done = await promote(pair.namesrv)
-        assert done.returncode == 0, done.stderr
-        assert f"{old.address} takes no messages until {new.address} has its whole log and leads" in done.stderr
-        told = f"{new.address} is the master of {NAME}: SYNC_MASTER, term 2; {old.address} is slave 1\n"
-        assert done.stdout == told
-        await pair.connected(new)
-        await pair.send(producer, 20)
-        assert len(pair.acknowledged) == 40
-        new.stop()
-        old.stop()
-        old.start()  # nobody has changed its file, and no name server knows another master
-        assert "this broker is slave 1, as it became while it ran, and not the master, as its file says" in (
-            old.process.output
-        )
-        refused = await pair.ask(old, send_command())
-        assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
-        new.start()
-        assert "this broker is the master, as it became while it ran" in new.process.output
-        assert await pair.term(new) == 2
-        old.process.wait_for("master connected")
-        await pair.connected(new)
-        assert {result.status.name for result in await pair.send(producer, 1)} == {"SEND_OK"}
-        assert set(await pair.bodies(new)) >= set(pair.acknowledged.values())
-        new.stop()
-        old.stop()
-        assert old.log_files == new.log_files
-
-
 async def test_a_slave_is_promoted_while_it_runs_when_its_master_was_killed(tmp_path: Path) -> None:
     async with replicated(tmp_path) as pair, Producer("p", pair.namesrv) as producer:
         old, new = pair.nodes

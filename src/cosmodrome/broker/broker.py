@@ -297,8 +297,8 @@ class Broker:
 
     def ha_address(self, replicas: Replicas) -> str:
         """Return where slaves are served, or would be."""
-        host, _, port = self.address.rpartition(":")
-        return f"{self.config.broker_ip2 or host}:{replicas.port or replicas.wanted_port(int(port))}"
+        host = self.config.broker_ip2 or self.address.rpartition(":")[0]
+        return f"{host}:{replicas.port or replicas.wanted_port(self._servers[0].port)}"
 
     async def serve_slaves(self, replicas: Replicas) -> None:
         """Listen for slaves, if these replicas are a master's. CannotListen if that is not possible."""

@@ -90,8 +90,8 @@ class Roles:
                 log.error("cannot save %s: %s; change brokerRole no more until the disk has room", self._path, error)
         elif not self.role.is_like(self._configured):
             log.warning(
-                "this broker is %s, as it became while it ran, and not %s, as its file says: write brokerRole=%s and "
-                "brokerId=%d there, or change it with `cosmodrome admin promote`",
+                "this broker is %s, as it became while it ran, and not %s, as it is configured: set brokerRole=%s and "
+                "brokerId=%d, or promote another one with `cosmodrome admin promote`",
                 self.role,
                 self._configured,
                 self.role.broker_role,
