@@ -17,10 +17,15 @@ from cosmodrome.wire.role_requests import HandOver, Promote, RoleReply
 LOOK_MS = 3_000
 BESIDE_MS = 20_000  # what a change of roles may take beside the time for the slave to catch up
 LEAD_MS = 20_000
+DEMOTION_MS = 10_000
 
 
 class NotPromoted(ClientError):
     """The text says why, and who is the master now."""
+
+
+class NotDemoted(ClientError):
+    """The text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +101,34 @@ async def _promote_alone(
             "be lost, until a name server tells it of the new master"
         )
         return None
+
+
+async def demote(instance: Instance, address: str, broker_id: int | None) -> tuple[RoleReply, RoleReply]:
+    """Let a stale master follow the one that was promoted since; return both. NotDemoted if it is none."""
+    try:
+        stale = await _ask(instance, address, RequestCode.GET_BROKER_ROLE)
+    except ClientError as error:
+        raise NotDemoted(f"{address} cannot be asked: {_said(error)}") from error
+    name = stale.broker_name
+    if stale.broker_id != MASTER_ID:
+        raise NotDemoted(f"{address} is slave {stale.broker_id} of {name} already")
+    groups = await instance.name_servers.brokers()
+    members = groups[name].addresses if name in groups else {}
+    master = members.get(MASTER_ID)
+    if master is None or master == address:
+        raise NotDemoted(
+            f"{address} is the master of {name}, and no other was promoted: `cosmodrome admin promote {name}` makes one "
+            "of its slaves the master, and it a slave"
+        )
+    wanted = broker_id or next(one for one in range(1, len(members) + 2) if one not in members)
+    if wanted in members and members[wanted] != address:
+        raise NotDemoted(f"{members[wanted]} is slave {wanted} of {name}; choose another --id")
+    header = HandOver(master, DEMOTION_MS, broker_id=wanted)
+    try:
+        demoted = await _ask(instance, address, RequestCode.HAND_OVER_BROKER, header, DEMOTION_MS + BESIDE_MS)
+    except ClientError as error:
+        raise NotDemoted(f"{address} does not follow {master}: {_said(error)}") from error
+    return demoted, await _ask(instance, master, RequestCode.GET_BROKER_ROLE)
 
 
 def choose(name: str, members: Sequence[Member], to: str, *, force: bool) -> Member:

@@ -233,7 +233,13 @@ async def test_a_slave_is_promoted_while_it_runs_when_its_master_was_killed(tmp_
         old.start()  # with its old file
         assert "this master of broker-a is stale, and takes no messages" in old.process.output
         await pair.send(producer, 3)
-        assert await pair.max_offset(new) == 53
+        demoted = await asyncio.to_thread(cosmodrome, "admin", "demote", old.address, "--namesrv", pair.namesrv)
+        assert demoted.returncode == 0, demoted.stderr
+        follows = f"{old.address} is slave 1 of {NAME}: it follows {new.address}, SYNC_MASTER with term 2\n"
+        assert demoted.stdout == follows
+        await pair.connected(new)
+        assert {result.status.name for result in await pair.send(producer, 1)} == {"SEND_OK"}
+        assert await pair.max_offset(new) == await pair.max_offset(old) == 54
 
 
 def test_up_is_no_place_for_a_slave(tmp_path: Path) -> None:

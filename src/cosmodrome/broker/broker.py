@@ -698,21 +698,23 @@ class Broker:
         if self.promotion.resting:  # it hands over, and finds out itself who is the master
             return
         log.error(
-            "this master of %s is stale, and takes no messages: %s. Stop this broker, and start it again as a slave: "
-            "brokerRole=SLAVE, brokerId=1; what only it has is then kept aside",
+            "this master of %s is stale, and takes no messages: %s. Make it a slave with `cosmodrome admin demote %s`, "
+            "or stop it and start it with brokerRole=SLAVE and brokerId=1; what only it has is then kept aside",
             self.config.broker_name,
             conflict,
+            self.address,
         )
         self.update_fence()
 
     def update_fence(self) -> None:
         """Take no messages while another one is the master, or is about to be."""
         conflict = self.registration.conflict
-        stale = f"{conflict}; this broker must be started again as its slave" if conflict is not None else None
+        stale = f"{conflict}; this broker must become its slave" if conflict is not None else None
         self.store.fence(self.promotion.resting or stale)
 
-    def wake_all(self) -> None:
-        """Answer the pulls and pops that are held."""
+    def let_go(self) -> None:
+        """Answer the pulls and pops that are held, and forget who has which queue: the new master is asked for both."""
+        self.locks = QueueLocks(limit=self.config.max_queue_locks)
         self._wake(self.long_polls.take_all())
         for polls in (self.pops.polls, self.pops.notifications):
             self._wake(polls.take_all())

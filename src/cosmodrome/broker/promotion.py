@@ -311,7 +311,7 @@ class Promotion:
         broker.store.follow()
         known = Master(master.broker_addr, master.ha_server_addr) if master is not None else None
         self._settle_in(Role(BrokerRole.SLAVE, broker_id), None, known)
-        broker.wake_all()
+        broker.let_go()
         log.warning(
             "handed over: broker=%s id=%d master=%s", broker.config.broker_name, broker_id, known and known.address
         )

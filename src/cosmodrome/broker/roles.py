@@ -61,7 +61,7 @@ class Roles:
         self._path = folder / BROKER_ROLE
         self._configured = configured
         try:
-            self._given = state_file.load(self._path, _parse)
+            self._given = state_file.load(self._path, _parse, is_progress=True)  # an empty one is none
         except StoreError as error:
             raise StoreError(
                 f"{error}. It says whether this broker is the master of its name now; without it, the broker starts as "

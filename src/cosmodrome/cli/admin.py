@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from typing import TypeVar
 
 import click
 
-from cosmodrome.admin import Promoted, promote
+from cosmodrome.admin import Promoted, demote, promote
 from cosmodrome.cli.access import Access, access_options, hints_at_start
 from cosmodrome.cli.options import duration, output_option
 from cosmodrome.cli.output import echo_json, one_line
 from cosmodrome.client.instance import Instance
 from cosmodrome.clock import SystemClock
 from cosmodrome.net.loop import run
+from cosmodrome.wire.role_requests import RoleReply
 
+T = TypeVar("T")
 _LONGEST = timedelta(minutes=10)
 
 
@@ -56,24 +59,52 @@ def promote_slave(
     def tell(text: str) -> None:
         click.echo(one_line(text), err=True)
 
+    timeout_ms = max(int(timeout / timedelta(milliseconds=1)), 1)
+
+    async def promoting(instance: Instance) -> Promoted:
+        return await promote(instance, broker_name, to, role or "", timeout_ms=timeout_ms, force=force, tell=tell)
+
     with hints_at_start():
-        promoted = run(_promoted(access, broker_name, to, role or "", timeout, force, tell))
+        promoted = run(_with_instance(access, promoting))
     if output == "json":
         echo_json(_as_json(promoted))
     else:
         click.echo(one_line(_told(promoted)))
 
 
-async def _promoted(
-    access: Access, name: str, to: str, role: str, timeout: timedelta, force: bool, tell: Callable[[str], None]
-) -> Promoted:
+async def _with_instance(access: Access, work: Callable[[Instance], Awaitable[T]]) -> T:
     instance = Instance(access.config, SystemClock(), None, rpc_hooks=access.rpc_hooks)
     instance.start()
-    timeout_ms = max(int(timeout / timedelta(milliseconds=1)), 1)
     try:
-        return await promote(instance, name, to, role, timeout_ms=timeout_ms, force=force, tell=tell)
+        return await work(instance)
     finally:
         await instance.stop()
+
+
+@admin.command("demote")
+@click.argument("address")
+@click.option(
+    "--id", "broker_id", type=click.IntRange(1), help="Its brokerId as a slave.  [default: the lowest free one]"
+)
+@access_options
+def demote_master(address: str, broker_id: int | None, access: Access) -> None:
+    """Make the stale master at ADDRESS a slave of the one that was promoted since.
+
+    What only the stale one has is kept aside, in its folder commitlog.bad.
+    """
+
+    async def demoted(instance: Instance) -> tuple[RoleReply, RoleReply]:
+        return await demote(instance, address, broker_id)
+
+    with hints_at_start():
+        slave, master = run(_with_instance(access, demoted))
+    click.echo(
+        one_line(f"{slave.broker_addr} is slave {slave.broker_id} of {master.broker_name}: it follows {_of(master)}")
+    )
+
+
+def _of(master: RoleReply) -> str:
+    return f"{master.broker_addr}, {master.broker_role} with term {master.term}"
 
 
 def _told(promoted: Promoted) -> str:

@@ -58,11 +58,12 @@ def test_the_backup_makes_no_master_of_a_demoted_broker(tmp_path: Path) -> None:
     assert Roles(tmp_path, MASTER).role == FIRST
 
 
-def test_a_file_that_nobody_can_read_stops_the_start(tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [b"", b'{"brokerRole": "SLAVE"}', b"\0" * 200])
+def test_a_file_that_nobody_can_read_stops_the_start(tmp_path: Path, content: bytes) -> None:
     roles = Roles(tmp_path, MASTER)
     roles.give(FIRST, 2)
     for name in (BROKER_ROLE, f"{BROKER_ROLE}.bak"):
-        (tmp_path / name).write_bytes(b'{"brokerRole": "SLAVE"}')
+        (tmp_path / name).write_bytes(content)
     with pytest.raises(StoreError, match="whether this broker is the master of its name now"):
         Roles(tmp_path, MASTER)
 
