@@ -117,8 +117,8 @@ async def demote(instance: Instance, address: str, broker_id: int | None) -> tup
     master = members.get(MASTER_ID)
     if master is None or master == address:
         raise NotDemoted(
-            f"{address} is the master of {name}, and no other was promoted: `cosmodrome admin promote {name}` makes one "
-            "of its slaves the master, and it a slave"
+            f"{address} is the master of {name}, and no other was promoted: `cosmodrome admin promote {name}` makes "
+            "one of its slaves the master, and it a slave"
         )
     wanted = broker_id or next(one for one in range(1, len(members) + 2) if one not in members)
     if wanted in members and members[wanted] != address:

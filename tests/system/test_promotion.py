@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -258,7 +257,11 @@ async def test_roles_given_at_run_time_count_at_the_next_starts(
 Answer = Callable[[], Awaitable[RoleReply]]
 
 
-def script(monkeypatch: pytest.MonkeyPatch, broker: Broker, rules: dict[RequestCode, Callable[[Answer], Any]]) -> None:
+def script(
+    monkeypatch: pytest.MonkeyPatch,
+    broker: Broker,
+    rules: Mapping[RequestCode, Callable[[Answer], Awaitable[RoleReply]]],
+) -> None:
     """Let what a broker asks about roles go wrong, by its code."""
     asks = broker.promotion._ask
     monkeypatch.setattr(promotion, "ASK_AGAIN_MS", 1)
@@ -267,7 +270,7 @@ def script(monkeypatch: pytest.MonkeyPatch, broker: Broker, rules: dict[RequestC
         async def answer() -> RoleReply:
             return await asks(address, code, header, ms)
 
-        return await rules[code](answer) if code in rules else await answer()  # type: ignore[no-any-return]
+        return await rules[code](answer) if code in rules else await answer()
 
     monkeypatch.setattr(broker.promotion, "_ask", ask_or_fail)
 
