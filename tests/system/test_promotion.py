@@ -19,6 +19,7 @@ from cosmodrome.broker.roles import Role, Roles, role_of
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.config import BrokerConfig, BrokerRole, ReplicationConfig
 from cosmodrome.errors import RequestError, SendFailed
+from cosmodrome.model import GroupConfig, TopicConfig
 from cosmodrome.net.caller import Caller
 from cosmodrome.store.message import StoreMessage
 from cosmodrome.testing.kill import cut_off_broker
@@ -114,7 +115,7 @@ async def test_a_master_goes_on_if_its_slave_cannot_catch_up(tmp_path: Path) -> 
     async with running_pair(tmp_path, slow) as pair:
         await follows(pair.slave)
         await pair.send(3)
-        services = pair.master.promotion._services
+        timers, services = pair.master.timers, pair.master.promotion._services
         refused = await ask(pair, pair.master, RequestCode.HAND_OVER_BROKER, HandOver(pair.slave.address, 50))
         assert f"{pair.slave.address} is not promoted: it was not ready in 50 ms; it has " in (refused.remark or "")
         assert (refused.remark or "").endswith(f"{pair.master.address} takes messages again")
@@ -123,6 +124,8 @@ async def test_a_master_goes_on_if_its_slave_cannot_catch_up(tmp_path: Path) -> 
         assert pair.master.roles.role.broker_id == 0, "also at the next start"
         assert not any(service.done() for service in pair.master.promotion._services)
         assert all(service.done() for service in services)
+        assert pair.master.has_services
+        assert pair.master.timers is not timers
         await pair.send(1)
         assert pair.master.store.max_offset(TOPIC, 0) == 4
 
@@ -153,6 +156,18 @@ async def test_a_resting_master_refuses_messages_and_topics_and_serves_what_it_h
     go_on.set()
     await handing
     assert takes_messages(pair.slave)
+
+
+async def test_what_a_master_knew_last_is_taken_over(pair: Pair) -> None:
+    await pair.send(5)
+    pair.master.offsets.commit("readers", TOPIC, 0, 3)
+    pair.master.topics.put(TopicConfig("made-last", 3, 3))
+    pair.master.groups.put(GroupConfig("told-last"))
+    await handed_over(pair, pair.master, pair.slave)
+    assert pair.slave.offsets.find_offset("readers", TOPIC, 0) == 3
+    assert pair.slave.topics.topic("made-last").read_queues == 3
+    assert "told-last" in pair.slave.groups
+    assert pair.slave.store.max_offset(TOPIC, 0) == 5
 
 
 async def test_held_pulls_are_answered_by_a_master_that_steps_down(pair: Pair) -> None:
