@@ -16,6 +16,7 @@ from cosmodrome import ConsumeFrom, Message, Producer, PushConsumer, ReceivedMes
 from cosmodrome.broker import promotion
 from cosmodrome.broker.broker import Broker
 from cosmodrome.broker.roles import Role, Roles, role_of
+from cosmodrome.client import routes
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.config import BrokerConfig, BrokerRole, ReplicationConfig
 from cosmodrome.errors import RequestError, SendFailed
@@ -66,7 +67,10 @@ def takes_messages(broker: Broker) -> bool:
     return not broker.is_slave and broker.store.refusal is None
 
 
-async def test_a_master_hands_over_and_comes_back_while_clients_go_on(pair: Pair) -> None:
+async def test_a_master_hands_over_and_comes_back_while_clients_go_on(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes, "RETRY_INTERVAL_MS", 20)
     acknowledged: list[bytes] = []
     consumed: list[bytes] = []
     stop = asyncio.Event()
@@ -115,6 +119,9 @@ async def test_a_master_goes_on_if_its_slave_cannot_catch_up(tmp_path: Path) -> 
     async with running_pair(tmp_path, slow) as pair:
         await follows(pair.slave)
         await pair.send(3)
+        flusher, end = pair.master.store.flusher, pair.master.store.max_physical_offset
+        flusher.want(end)
+        await until(lambda: flusher.flushed == end)
         timers, services = pair.master.timers, pair.master.promotion._services
         refused = await ask(pair, pair.master, RequestCode.HAND_OVER_BROKER, HandOver(pair.slave.address, 50))
         assert f"{pair.slave.address} is not promoted: it was not ready in 50 ms; it has " in (refused.remark or "")

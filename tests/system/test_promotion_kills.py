@@ -110,8 +110,6 @@ async def test_a_kill_leaves_at_most_one_master_and_every_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, victim: str, code: RequestCode, is_done: bool
 ) -> None:
     monkeypatch.setattr(promotion, "ASK_AGAIN_MS", 10)
-    monkeypatch.setattr(promotion, "ASK_MS", 500)
-    monkeypatch.setattr(promotion, "LEAD_MS", 2_000)
     async with running_pair(tmp_path) as pair:
         killed: Life = getattr(pair, victim)
         await until(lambda: pair.slave.broker.replicas.is_following)
@@ -135,14 +133,14 @@ async def test_a_kill_leaves_at_most_one_master_and_every_message(
 
         asks = pair.master.broker.promotion._ask
 
-        async def ask(address: str, asked: RequestCode, header: Header | None = None, ms: int = 500) -> RoleReply:
+        async def ask(address: str, asked: RequestCode, header: Header | None = None, ms: int = 3_000) -> RoleReply:
             async def answer() -> RoleReply:
                 return await asks(address, asked, header, ms)
 
             return await (kill_at(answer) if asked == code else answer)()
 
         monkeypatch.setattr(pair.master.broker.promotion, "_ask", ask)
-        heir = HandOver(pair.slave.broker.address, 300)
+        heir = HandOver(pair.slave.broker.address, 10_000)
         handing = asyncio.create_task(pair.ask(pair.master, RequestCode.HAND_OVER_BROKER, heir))
         await until(lambda: bool(killing))
         await killing[0]
