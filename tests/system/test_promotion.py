@@ -412,6 +412,28 @@ async def test_nonsense_is_refused_and_changes_nothing(pair: Pair, header: HandO
     assert (await ask(pair, pair.slave, RequestCode.HAND_OVER_BROKER, header)).code == ResponseCode.SYSTEM_ERROR
 
 
+@pytest.mark.parametrize(
+    ("heir", "problem"),
+    [
+        (RoleReply("other", 1, "SLAVE", 1, 0, "h:1"), "is broker 1 of other, and no slave of"),
+        (RoleReply(NAME, -1, "SLAVE", 1, 0, "h:1"), "is broker -1 of"),
+        (RoleReply(NAME, 2, "SLAVE", 1, 0, "h:1", master_addr="m:1", is_following=True), "follows m:1, so it has not"),
+        (RoleReply(NAME, 2, "SLAVE", 1, 0, "h:1"), "follows no master now"),
+        (RoleReply(NAME, 0, "SYNC_MASTER", 1, 0, "h:1"), "says that it is the master of"),
+    ],
+)
+async def test_a_master_hands_over_to_its_own_slave_only(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, heir: RoleReply, problem: str
+) -> None:
+    async def claim(_answer: Answer) -> RoleReply:
+        return heir
+
+    script(monkeypatch, pair.master, {RequestCode.GET_BROKER_ROLE: claim})
+    refused = await ask(pair, pair.master, RequestCode.HAND_OVER_BROKER, HandOver("h:1", TIMEOUT_MS))
+    assert problem in (refused.remark or "")
+    assert takes_messages(pair.master)
+
+
 async def test_a_withdrawn_promotion_is_not_done_later(pair: Pair) -> None:
     state = RoleReply.decode(await ask(pair, pair.slave, RequestCode.WITHDRAW_PROMOTION, WithdrawPromotion("t")))
     assert state.broker_role == "SLAVE"

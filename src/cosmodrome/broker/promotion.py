@@ -197,8 +197,8 @@ class Promotion:
         """Refuse to hand over to a broker that is no slave of this one, unless it was promoted since."""
         broker, name = self._broker, self._broker.config.broker_name
         conflict = broker.registration.conflict
-        if heir.broker_name != name:
-            raise RequestError(f"{address} is a broker of {heir.broker_name}, not of {name}")
+        if heir.broker_name != name or heir.broker_id < MASTER_ID:
+            raise RequestError(f"{address} is broker {heir.broker_id} of {heir.broker_name}, and no slave of {name}")
         if heir.broker_id == MASTER_ID:
             if heir.term <= broker.store.epochs.term:
                 raise RequestError(
