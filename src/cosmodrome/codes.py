@@ -174,6 +174,11 @@ class RequestCode(IntEnum):
     POLLING_INFO = 200055
     POP_ROLLBACK = 200056
     BATCH_ACK_MESSAGE = 200151
+    # Our own, far from Apache's: brokers that are not ours refuse them as unknown.
+    GET_BROKER_ROLE = 620001
+    HAND_OVER_BROKER = 620002
+    PROMOTE_BROKER = 620003
+    WITHDRAW_PROMOTION = 620004
 
 
 class ResponseCode(IntEnum):

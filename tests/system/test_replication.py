@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
 from datetime import timedelta
 from pathlib import Path
 
@@ -199,6 +201,45 @@ async def test_what_waited_at_the_old_master_is_delivered_by_the_new_one(tmp_pat
         bodies = await pair.bodies(new)
         assert sorted(bodies[:2]) == [b"0", b"delivered before"]
         assert bodies.count(b"delivered before") == 1, "the old master had delivered it"
+
+
+async def promote(namesrv: str, *options: str) -> subprocess.CompletedProcess[str]:
+    return await asyncio.to_thread(cosmodrome, "admin", "promote", NAME, "--namesrv", namesrv, *options)
+
+
+async def test_a_slave_is_promoted_while_it_runs_when_its_master_was_killed(tmp_path: Path) -> None:
+    async with replicated(tmp_path) as pair, Producer("p", pair.namesrv) as producer:
+        old, new = pair.nodes
+        new.start()
+        await pair.connected(old)
+        await pair.send(producer, 50)
+        old.hang()
+        refused = await promote(pair.namesrv)
+        assert refused.returncode == 1
+        assert f"knows {old.address} as the master of {NAME}, and it cannot be asked" in refused.stderr
+        old.kill()
+        done = await promote(pair.namesrv, "-o", "json")
+        assert done.returncode == 0, done.stderr
+        assert "takes over alone: what only the old master had is not on it" in done.stderr
+        assert json.loads(done.stdout) == {
+            "brokerName": NAME,
+            "master": new.address,
+            "brokerRole": MASTER,
+            "term": 2,
+            "before": "",
+            "slave": "",
+        }
+        assert set(pair.acknowledged.values()) <= set(await pair.bodies(new))
+        old.start()  # with its old file
+        assert "this master of broker-a is stale, and takes no messages" in old.process.output
+        await pair.send(producer, 3)
+        demoted = await asyncio.to_thread(cosmodrome, "admin", "demote", old.address, "--namesrv", pair.namesrv)
+        assert demoted.returncode == 0, demoted.stderr
+        follows = f"{old.address} is slave 1 of {NAME}: it follows {new.address}, SYNC_MASTER with term 2\n"
+        assert demoted.stdout == follows
+        await pair.connected(new)
+        assert {result.status.name for result in await pair.send(producer, 1)} == {"SEND_OK"}
+        assert await pair.max_offset(new) == await pair.max_offset(old) == 54
 
 
 def test_up_is_no_place_for_a_slave(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -44,3 +45,20 @@ def test_a_master_goes_on_without_its_slave_and_says_so_in_each_answer(tmp_path:
         namesrv = ("--namesrv", daemon.address("name server"))
         assert cosmodrome_json("send", "orders", "together", *namesrv)[0]["status"] == "SEND_OK"
     assert log_of(tmp_path / "broker-a-slave") == log_of(tmp_path / "broker-a")
+
+
+def test_a_slave_that_was_promoted_is_the_master_of_the_next_run(tmp_path: Path) -> None:
+    with up(tmp_path, "--replicas", "2") as daemon:
+        namesrv, first = ("--namesrv", daemon.address("name server")), daemon.address("broker")
+        assert cosmodrome_json("send", "orders", "before", *namesrv)[0]["status"] == "SEND_OK"
+        done = cosmodrome("admin", "promote", "broker-a", *namesrv)
+        assert f"{first} takes no messages until " in done.stderr
+        assert re.fullmatch(rf"\S+ is the master of broker-a: SYNC_MASTER, term 2; {first} is slave 1\n", done.stdout)
+        assert daemon.interrupt() == 0
+    with up(tmp_path, "--replicas", "2") as daemon:
+        assert "this broker is slave 1, as it became while it ran" in daemon.output
+        sent = cosmodrome_json("send", "orders", "after", "--namesrv", daemon.address("name server"))
+        assert sent[0]["brokerName"] == "broker-a"
+        assert daemon.interrupt() == 0
+    kept = b"".join(log_of(tmp_path / "broker-a-slave").values())
+    assert kept.index(b"before") < kept.index(b"after")

@@ -20,12 +20,13 @@ from cosmodrome.broker.processors import (
     recall,
     replication,
     reply,
+    roles,
     runtime,
     send,
     send_back,
     topics,
 )
-from cosmodrome.broker.slave import REFUSED, refuse_write
+from cosmodrome.broker.slave import REFUSED, refuse_resting, refuse_write
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.errors import ProtocolError, RequestCodeNotSupported, RequestError, StoreError
 from cosmodrome.net.connection import Connection
@@ -123,6 +124,10 @@ _ALL: dict[int, Processor] = {
     RequestCode.GET_ALL_DELAY_OFFSET: replication.get_all_delay_offsets,
     RequestCode.GET_BROKER_HA_STATUS: replication.get_ha_status,
     RequestCode.GET_BROKER_EPOCH_CACHE: replication.get_epochs,
+    RequestCode.GET_BROKER_ROLE: roles.get_role,
+    RequestCode.HAND_OVER_BROKER: roles.hand_over,
+    RequestCode.PROMOTE_BROKER: roles.promote,
+    RequestCode.WITHDRAW_PROMOTION: roles.withdraw_promotion,
     RequestCode.END_TRANSACTION: end_transaction.end_transaction,
     RequestCode.RESUME_CHECK_HALF_MESSAGE: end_transaction.resume_check,
     RequestCode.UPDATE_AND_CREATE_TOPIC: topics.create_topic,
@@ -147,6 +152,7 @@ _ALL: dict[int, Processor] = {
 
 PROCESSORS = {code: processor if code in AT_ONCE else _in_turn(processor) for code, processor in _ALL.items()}
 SLAVE_PROCESSORS = {**PROCESSORS, **dict.fromkeys(REFUSED, refuse_write)}
+RESTING_PROCESSORS = {**PROCESSORS, **dict.fromkeys(REFUSED, refuse_resting)}
 
 
 # What of Apache's is refused on purpose, and what to do instead.

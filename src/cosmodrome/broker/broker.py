@@ -25,11 +25,13 @@ from cosmodrome.broker.overload import Overload
 from cosmodrome.broker.pop.polls import ANY_QUEUE, HeldPop, PollKey
 from cosmodrome.broker.pop.pops import Pops
 from cosmodrome.broker.pop.revive import Revives
+from cosmodrome.broker.promotion import Promotion
 from cosmodrome.broker.queue_locks import QueueLocks
 from cosmodrome.broker.redirect import redirect
 from cosmodrome.broker.registration import Registration
 from cosmodrome.broker.replicas import Replicas
 from cosmodrome.broker.request_modes import RequestModes
+from cosmodrome.broker.roles import Role, Roles, role_of, with_role
 from cosmodrome.broker.settling import Settling
 from cosmodrome.broker.statistics import SAMPLE_MS, Statistics
 from cosmodrome.broker.tables import SavedTable
@@ -116,19 +118,20 @@ class Broker:
         replication: ReplicationConfig | None = None,
     ) -> None:
         self._served = Hooks(hooks).around(self._handle) if hooks else self._handle
-        self.config = config
-        self.replication = replication or ReplicationConfig()
-        check_role(config, self.replication)
-        self.is_slave = self.replication.is_slave
-        self.processors = SLAVE_PROCESSORS if self.is_slave else PROCESSORS
         self.clock: Clock = clock or SystemClock()
         self._net_config = net_config or NetConfig()
         self.store_config = store_config
         self._root = Path(store_config.store_path_root_dir)
+        replication = replication or ReplicationConfig()
+        check_role(config, replication)
+        self.roles = Roles(self._root / "config", role_of(config, replication))
+        self.config, self.replication = config, replication
+        self.take_role(self.roles.role)
+        config = self.config
         check_tables(self._root / "config")
-        arrived = self._arrived_at_slave if self.is_slave else self._arrived
-        self.store = MessageStore.open(self._root, store_config, self.clock, arrived, used, follows=self.is_slave)
+        self.store = MessageStore.open(self._root, store_config, self.clock, self._arrived, used, follows=self.is_slave)
         self.store.on_stall = self._stalled
+        self.roles.started()
         self._caller = Caller(config=self._net_config)
         self.max_reply_bytes = self._net_config.max_frame_bytes - 64 * KIB  # the header is in the frame, too
         self.lane = Lane()
@@ -145,12 +148,12 @@ class Broker:
             lambda master: self.replicas.master_found(master),
             self._conflict_noted,
         )
-        self.replicas = Replicas(config, self.replication, self.store, self.clock, self._caller, self.registration)
-        # Whether an answer waits for anything: the disk, or replicas. A send looks at nothing else.
-        self.promises = self.store.group_commit or self.replicas.is_waited_for
-        self.metadata_sync = MetadataSync(self, self._caller)
+        self.use_replicas(self.new_replicas())
+        self.metadata_sync = self.new_metadata_sync()
+        self.promotion = Promotion(self, self._caller)
         self._load_tables(self._root / "config")
-        self._make_services(self._root / "config")
+        self._make_pops(self._root / "config")
+        self.make_services()
         self.statistics = Statistics(config.broker_cluster_name, self.clock.steady_ms(), self.topics.is_system)
         self.overload = Overload(config, store_config.os_page_cache_busy_time_out_mills)
         self._books = Books(self._net_config)
@@ -166,6 +169,27 @@ class Broker:
             }
         )
 
+    def take_role(self, role: Role) -> None:
+        """Be the master, or a slave, in what is answered. BadSetting, with nothing changed, if other keys forbid it."""
+        self.config, self.replication = with_role(self.config, self.replication, role)
+        self.is_slave = role.is_slave
+        self.processors = SLAVE_PROCESSORS if role.is_slave else PROCESSORS
+
+    def new_replicas(self, replication: ReplicationConfig | None = None) -> Replicas:
+        """Return what serves slaves, or follows a master, as the role says."""
+        replication = replication or self.replication
+        return Replicas(self.config, replication, self.store, self.clock, self._caller, self.registration)
+
+    def use_replicas(self, replicas: Replicas) -> None:
+        """Let sends wait for these copies from now on."""
+        self.replicas = replicas
+        # Whether an answer waits for anything: the disk, or replicas. A send looks at nothing else.
+        self.promises = self.store.group_commit or replicas.is_waited_for
+
+    def new_metadata_sync(self) -> MetadataSync:
+        """Return what takes over a master's tables, with nothing taken yet."""
+        return MetadataSync(self, self._caller)
+
     def _new_server(self, handler: Handler, port: int) -> Server:
         on_close = self._connection_lost
         host, books = self.config.bind_address, self._books
@@ -176,7 +200,7 @@ class Broker:
         config = self.config
         self.topics = Topics(config, folder / "topics.json", self.clock, self.registration.topics_changed)
         if self.store.was_following and not self.is_slave:
-            self._restore_topics()
+            self.restore_topics()
         self.settling = Settling(self.topics, self.lane)
         self.groups = Groups(config, folder / "subscriptionGroup.json", self.clock)
         self.offsets = ConsumerOffsets(folder / "consumerOffset.json", self.clock, config.max_consumer_offsets)
@@ -189,7 +213,7 @@ class Broker:
         self.locks = QueueLocks(limit=config.max_queue_locks)
         self.long_polls: LongPolls[Waiter] = LongPolls(config.max_pull_hold, config.max_pull_hold_per_queue)
 
-    def _restore_topics(self) -> None:
+    def restore_topics(self) -> None:
         """Make topics for the queues of a promoted slave that it had no topic of: its master died before it told."""
         for name in self.store.topics():
             if self.topics.find_topic(name) is None:
@@ -197,9 +221,17 @@ class Broker:
                 log.warning("topic restored: topic=%s queues=%d; the old master had told nothing of it", name, count)
                 self.topics.put(TopicConfig(name, count, count))
 
-    def _make_services(self, folder: Path) -> None:
-        """What delivers messages later, or again."""
-        config, store_config = self.config, self.store_config
+    def _make_pops(self, folder: Path) -> None:
+        self.pops = Pops(self.config, folder, self.clock, self._wake, self._wake_in_steps)
+        timeline = self.store.timeline
+        timeline.on_step.append(self.pops.orders.clock_was_set)
+        if timeline.stepped_at_start_ms:
+            self.pops.orders.clock_was_set(timeline.stepped_at_start_ms)
+
+    def make_services(self) -> None:
+        """What delivers messages later, or again, as the files say how far it is; at a start, and in another role."""
+        config, store_config, folder = self.config, self.store_config, self._root / "config"
+        self.has_services = True
         self.delays = Delays(
             self.store,
             store_config.delays_ms,
@@ -221,11 +253,6 @@ class Broker:
             redirect=lambda message: redirect(self, message),
             durable=lambda end, wait: self.durable(end, wait=wait),
         )
-        self.pops = Pops(config, folder, self.clock, self._wake, self._wake_in_steps)
-        timeline = self.store.timeline
-        timeline.on_step.append(self.pops.orders.clock_was_set)
-        if timeline.stepped_at_start_ms:
-            self.pops.orders.clock_was_set(timeline.stepped_at_start_ms)
         self.revives = Revives(
             self.store,
             self.offsets,
@@ -259,10 +286,7 @@ class Broker:
         self.address = f"{host}:{port}"
         self.packed_address = pack_host(host, port)
         self.unique_ids = UniqueIds(self.packed_address[:4], os.getpid())
-        ha_host = self.config.broker_ip2 or host
-        await self.registration.start(
-            self.address, f"{ha_host}:{self.replicas.port or self.replicas.wanted_port(port)}"
-        )
+        await self.registration.start(self.address, self.ha_address(self.replicas))
         log.info(
             "broker %s serves on %s as %s, store in %s",
             self.config.broker_name,
@@ -270,6 +294,15 @@ class Broker:
             self.replication.broker_role,
             self._root,
         )
+
+    def ha_address(self, replicas: Replicas) -> str:
+        """Return where slaves are served, or would be."""
+        host = self.config.broker_ip2 or self.address.rpartition(":")[0]
+        return f"{host}:{replicas.port or replicas.wanted_port(self._servers[0].port)}"
+
+    async def serve_slaves(self, replicas: Replicas) -> None:
+        """Listen for slaves, if these replicas are a master's. CannotListen if that is not possible."""
+        await replicas.start(self.config.bind_address, self._servers[0].port)
 
     async def _listen(self) -> None:
         main, *vip = self._servers
@@ -285,7 +318,7 @@ class Broker:
                 "vipChannelEnabled"
             ) from error
         try:
-            await self.replicas.start(self.config.bind_address, main.port)
+            await self.serve_slaves(self.replicas)
         except CannotListen as error:
             await asyncio.gather(*(server.close() for server in self._servers))
             raise ConfigError(
@@ -303,7 +336,7 @@ class Broker:
         async with asyncio.TaskGroup() as tasks:
             flushing = tasks.create_task(self.store.flusher.run())
             parts = (
-                *(tasks.create_task(service) for service in self._services_of_role()),
+                tasks.create_task(self.promotion.run()),
                 tasks.create_task(self.store.preallocator.run()),
                 tasks.create_task(self.store.cleaner.run()),
                 tasks.create_task(self.store.scrub.run()),
@@ -323,13 +356,7 @@ class Broker:
                 self.store.flusher.stop()
                 await flushing
                 await self.replicas.close()
-                if self.is_slave:  # how far its master is was saved when it was taken over
-                    self.timers.pending.close()
-                else:
-                    unsaved += await self.delays.save()  # by now what they delivered is on disk
-                    self._settle_offsets()
-                    unsaved += await self.transactions.save()
-                    unsaved += await self.timers.close()
+                unsaved += await self.close_services()
                 unsaved += self._close_store()
         log.info("broker %s stopped", self.config.broker_name)
         if unsaved:
@@ -338,7 +365,22 @@ class Broker:
                 "start reads the end of the log and may deliver the last messages again; see to the disk first"
             )
 
-    def _services_of_role(self) -> Iterator[Coroutine[Any, Any, None]]:
+    async def close_services(self) -> list[str]:
+        """Save how far the services are, which have ended; return what could not be saved."""
+        if not self.has_services:
+            return []
+        self.has_services = False
+        self.store.cleaner.needs = {"a broker that changes its role": lambda: self.store.min_physical_offset}
+        if self.is_slave:  # how far its master is was saved when it was taken over
+            self.timers.pending.close()
+            return []
+        unsaved = await self.delays.save()  # by now what they delivered is on disk
+        self._settle_offsets()
+        unsaved += await self.transactions.save()
+        unsaved += await self.timers.close()
+        return unsaved
+
+    def services_of_role(self) -> Iterator[Coroutine[Any, Any, None]]:
         """Yield the services of this broker's role: a master delivers what waits, a slave follows its master."""
         if self.is_slave:
             yield self.replicas.run()
@@ -557,6 +599,8 @@ class Broker:
         return appended
 
     def _arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int) -> None:
+        if self.is_slave:
+            self.metadata_sync.arrived(topic)
         if topic == SCHEDULE_TOPIC:
             self.delays.arrived(queue_id)
         polls = self.long_polls
@@ -566,10 +610,6 @@ class Broker:
             self._is_looking = True
             self._wake_in_steps(self._looking())
         self.pops.arrived(topic, queue_id, tags_code)
-
-    def _arrived_at_slave(self, topic: str, queue_id: int, next_offset: int, tags_code: int) -> None:
-        self.metadata_sync.arrived(topic)
-        self._arrived(topic, queue_id, next_offset, tags_code)
 
     def _stalled(self) -> None:
         """The loop stood still in an append. What came in meanwhile is read in the next turn, and turned away."""
@@ -653,15 +693,31 @@ class Broker:
         """Take no messages while another master of this name, promoted since, lives: they would be lost with it."""
         if conflict is None:
             log.warning("no other master of %s any more: messages are taken again", self.config.broker_name)
-            self.store.fence(None)
+            self.update_fence()
+            return
+        if self.promotion.resting:  # it hands over, and finds out itself who is the master
             return
         log.error(
-            "this master of %s is stale, and takes no messages: %s. Stop this broker, and start it again as a slave: "
-            "brokerRole=SLAVE, brokerId=1; what only it has is then kept aside",
+            "this master of %s is stale, and takes no messages: %s. Make it a slave with `cosmodrome admin demote %s`, "
+            "or stop it and start it with brokerRole=SLAVE and brokerId=1; what only it has is then kept aside",
             self.config.broker_name,
             conflict,
+            self.address,
         )
-        self.store.fence(f"{conflict}; this broker must be started again as its slave")
+        self.update_fence()
+
+    def update_fence(self) -> None:
+        """Take no messages while another one is the master, or is about to be."""
+        conflict = self.registration.conflict
+        stale = f"{conflict}; this broker must become its slave" if conflict is not None else None
+        self.store.fence(self.promotion.resting or stale)
+
+    def let_go(self) -> None:
+        """Answer the pulls and pops that are held, and forget who has which queue: the new master is asked for both."""
+        self.locks = QueueLocks(limit=self.config.max_queue_locks)
+        self._wake(self.long_polls.take_all())
+        for polls in (self.pops.polls, self.pops.notifications):
+            self._wake(polls.take_all())
 
     async def _watch_clock(self) -> None:
         """Notice soon that the machine's clock was set, and remember it."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from cosmodrome.clock import sleep_unless
 from cosmodrome.codes import RequestCode, ResponseCode
+from cosmodrome.config import BrokerRole
 from cosmodrome.errors import ClientError, ProtocolError, RequestError, StoreError
 from cosmodrome.net.caller import Caller
 from cosmodrome.numbers import parse_int
@@ -63,6 +64,7 @@ class MetadataSync:
         self._problems: dict[str, str] = {}  # part → how it failed last
         self._unknown = asyncio.Event()
         self.rounds = 0  # in which every part went well
+        self.master_role = ""  # what the master says to be; Apache's says nothing
 
     async def run(self) -> None:
         clock = self._broker.clock
@@ -78,6 +80,11 @@ class MetadataSync:
         """Ask the master soon if the log brought a message of an unknown topic: consumers cannot read it before."""
         if self._broker.topics.find_topic(topic) is None:
             self._unknown.set()
+
+    @property
+    def problems(self) -> list[str]:
+        """What could not be taken over the last time, and why."""
+        return [f"{what}: {problem}" for what, problem in self._problems.items()]
 
     async def round(self, master: str) -> None:
         """Take over everything once."""
@@ -157,6 +164,8 @@ class MetadataSync:
         end = parse_int(table.table.get("commitLogMaxOffset")) if table is not None else None
         if end is None:
             raise ProtocolError(f"{master} does not say where its log ends")
+        role = table.table.get("brokerRole", "") if table is not None else ""
+        self.master_role = role if role in (BrokerRole.SYNC_MASTER, BrokerRole.ASYNC_MASTER) else ""
         return end
 
     async def _topics(self, master: str) -> TopicConfigWrapper | None:

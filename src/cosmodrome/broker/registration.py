@@ -63,6 +63,7 @@ class Registration:
         on_conflict: Callable[[str | None], None] = lambda _: None,
     ) -> None:
         self._config = config
+        self._broker_id = config.broker_id
         self._caller = caller
         self._clock = clock
         self._address = ""
@@ -73,6 +74,7 @@ class Registration:
         self.ha_address = ""
         self.master: Master | None = None  # of a slave, once a name server has named it
         self.is_searching: Callable[[], bool] = lambda: False  # whether a slave has no master that it can follow
+        self.seen_term = 0  # the highest that a name server has told of a master of this name
         self._conflicts: dict[str, str] = {}  # name server → which other master it holds to
         self._period_ms = min(max(config.register_name_server_period, MIN_PERIOD_MS), MAX_PERIOD_MS)
         self._changed = {name_server: asyncio.Event() for name_server in config.name_servers}
@@ -86,6 +88,18 @@ class Registration:
         self._address = address
         self.ha_address = ha_address or address
         await self.announce()
+
+    def become(self, broker_id: int, ha_address: str = "", master: Master | None = None) -> None:
+        """Register with this id from the next time on; with `announce`, that is now. A slave may know its master."""
+        self._broker_id, self.ha_address = broker_id, ha_address or self._address
+        self.master = master
+        self._conflicts.clear()
+        self.topics_changed()
+
+    @property
+    def conflict(self) -> str | None:
+        """Return which other broker is the master of this name, if a name server holds to one."""
+        return next(iter(self._conflicts.values()), None)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -140,11 +154,12 @@ class Registration:
 
     async def _register(self, name_server: str, timeout_ms: int) -> None:
         body = await _encoded(self._body())
+        broker_id = self._broker_id
         header = RegisterBroker(
             self._config.broker_name,
             self._address,
             self._config.broker_cluster_name,
-            self._config.broker_id,
+            broker_id,
             ha_server_addr=self.ha_address,
             body_crc32=zlib.crc32(body) & 0x7FFFFFFF,
         )
@@ -158,15 +173,20 @@ class Registration:
             self._note(name_server, f"answered {reply.code}: {reply.remark}")
             return
         self._note(name_server, None)
+        if broker_id != self._broker_id:
+            return  # the answer is to the broker of before
         try:
             self._learn(RegisterBrokerReply.decode(reply), reply.body)
-            if self._config.broker_id == MASTER_ID:
-                self._note_conflict(name_server, await self._conflict(name_server, reply, timeout_ms))
+            if broker_id == MASTER_ID:
+                conflict = await self._conflict(name_server, reply, timeout_ms)
+                if broker_id == self._broker_id:
+                    self._note_conflict(name_server, conflict)
         except (ProtocolError, RequestError) as error:
             log.warning("answer to the registration not understood: name_server=%s error=%s", name_server, error)
 
     def _learn(self, reply: RegisterBrokerReply, body: bytes | memoryview) -> None:
         """Name servers that know of no master, or of no orderly topics, change nothing."""
+        self.seen_term = max(self.seen_term, reply.master_term or 0)
         if reply.master_addr:
             master = Master(reply.master_addr, reply.ha_server_addr or "")
             if master != self.master:
@@ -198,14 +218,13 @@ class Registration:
         return None
 
     def _note_conflict(self, name_server: str, conflict: str | None) -> None:
-        before = next(iter(self._conflicts.values()), None)
+        before = self.conflict
         if conflict:
             self._conflicts[name_server] = conflict
         else:
             self._conflicts.pop(name_server, None)
-        after = next(iter(self._conflicts.values()), None)
-        if before != after:
-            self._on_conflict(after)
+        if before != self.conflict:
+            self._on_conflict(self.conflict)
 
     def _note(self, name_server: str, problem: str | None) -> None:
         """Log a name server's coming and going, not every round."""
@@ -222,7 +241,7 @@ class Registration:
 
     async def _unregister(self, name_server: str) -> None:
         config = self._config
-        header = BrokerHeader(config.broker_name, self._address, config.broker_cluster_name, config.broker_id)
+        header = BrokerHeader(config.broker_name, self._address, config.broker_cluster_name, self._broker_id)
         try:
             request = Command.request(RequestCode.UNREGISTER_BROKER, header)
             await self._caller.call(name_server, request, UNREGISTER_TIMEOUT_MS)

@@ -21,10 +21,8 @@ INQUIRY_TIMEOUT_MS = 3_000
 
 
 class Replicas:
-    """A master's `Leader` or a slave's `Follower`, and what the broker asks of it.
-
-    The role is for the life of a process: a promotion is another start.
-    """
+    """A master's `Leader` or a slave's `Follower`, and what the broker asks of it. A broker that changes its role gets
+    another one."""
 
     def __init__(
         self,
@@ -47,10 +45,11 @@ class Replicas:
         self.waiters = 0  # that wait for replicas now
         if replication.is_slave:
             self._follower = Follower(store, replication, clock, self._inquire)
-            registration.is_searching = lambda: not self._is_following
+            registration.is_searching = lambda: not self.is_connected
         else:
             self._leader = Leader(store, replication, clock)
             store.on_append = self._leader.appended
+            registration.is_searching = lambda: False
         if replication.broker_role is BrokerRole.SYNC_MASTER:
             self.is_waited_for = replication.copies > 1
             self.least_copies = replication.min_in_sync_replicas if replication.min_in_sync_replicas > 1 else 0
@@ -84,8 +83,8 @@ class Replicas:
 
     async def close(self) -> None:
         """Leave slaves, or the master."""
-        self._store.on_append = None
         if self._leader is not None:
+            self._store.on_append = None
             await self._leader.close()
         if self._follower is not None:
             await self._follower.close()
@@ -171,8 +170,19 @@ class Replicas:
         assert self._follower is not None, "a slave"
         return await self._follower.followed()
 
+    def follow(self, ha_address: str) -> None:
+        """Follow the master that serves slaves there, whatever haMasterAddress says: it was that of another one."""
+        assert self._follower is not None, "a slave"
+        self._follower.follow(ha_address)
+
     @property
-    def _is_following(self) -> bool:
+    def is_following(self) -> bool:
+        """Return whether a slave has agreed with its master, and copies its log."""
+        return self._follower is not None and self._follower.status().state is FollowerState.FOLLOWING
+
+    @property
+    def is_connected(self) -> bool:
+        """Return whether a slave has a connection to its master."""
         return self._follower is not None and self._follower.status().state is not FollowerState.AWAY
 
     def master_found(self, master: Master) -> None:

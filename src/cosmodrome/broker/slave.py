@@ -54,6 +54,11 @@ async def refuse_write(broker: Broker, _connection: Connection, command: Command
     )
 
 
+async def refuse_resting(broker: Broker, _connection: Connection, command: Command) -> Command:
+    """Refuse what only a master does while it hands over to a slave: it would be missing there."""
+    raise REFUSED[command.code](f"service not available now: {broker.promotion.resting}; ask again in a moment")
+
+
 def _at(broker: Broker) -> str:
     master = broker.registration.master
     return f", {master.address}" if master is not None else ", which no name server knows now"

@@ -82,7 +82,7 @@ class Topics(SavedTable):
                 log.warning("topic attribute without effect: topic=%s file=%s: %s", topic.name, path, problem)
             self._encoded_bytes = sum(map(_encoded_bytes, self._topics.values()))
             self.data_version = stored.data_version
-        self._add_reserved()
+        self.add_reserved()
 
     def __iter__(self) -> Iterator[TopicConfig]:
         return iter(self._topics.values())
@@ -243,7 +243,7 @@ class Topics(SavedTable):
     def _reply_topic(self) -> str:
         return f"{self._config.broker_cluster_name}_REPLY_TOPIC"
 
-    def _add_reserved(self) -> None:
+    def add_reserved(self) -> None:
         """Add the topics every Apache broker has. A stored one keeps its settings; only the queue counts of TBW102
         follow the config. What it permits is the operator's: without INHERIT, no topic is made by a send."""
         for config in self._reserved():

@@ -78,10 +78,10 @@ class BrokerProcesses:
         )
         who = f"the slave of {name}" if is_slave else name
         (self._slaves if is_slave else self._masters)[who] = process
-        await _wait_for(process, "ready", who)
-        if is_slave:
+        follows = ", slave " in await _wait_for(process, "ready", who)  # else it was promoted while it ran
+        if follows and is_slave:
             await _wait_for(process, FOLLOWS, who)
-        self._watching.append(asyncio.create_task(self._watch(process, who, is_slave=is_slave)))
+        self._watching.append(asyncio.create_task(self._watch(process, who, is_slave=follows)))
 
     async def _watch(self, process: asyncio.subprocess.Process, who: str, *, is_slave: bool) -> None:
         assert process.stdout is not None
@@ -119,14 +119,14 @@ def other_names(first: str, count: int) -> list[str]:
     return [name for name in names if name != first][:count]
 
 
-async def _wait_for(process: asyncio.subprocess.Process, word: str, who: str) -> None:
-    """Return when the process says a line with `word`; ConfigError if it ends, or does not say so in time."""
+async def _wait_for(process: asyncio.subprocess.Process, word: str, who: str) -> str:
+    """Return the line with `word` when the process says it; ConfigError if it ends, or does not say so in time."""
     assert process.stdout is not None
     try:
         async with asyncio.timeout(START_SECONDS):
             while line := await process.stdout.readline():
                 if word.encode() in line:
-                    return
+                    return line.decode()
     except TimeoutError:
         pass
     raise ConfigError(f"{who} did not start; its messages are above")

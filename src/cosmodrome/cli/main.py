@@ -18,6 +18,7 @@ LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
 # Command → the module that defines it under its own name, imported when the command runs, and its line in the help.
 COMMANDS = {
+    "admin": ("cosmodrome.cli.admin", "Change brokers while they run."),
     "broker": ("cosmodrome.cli.serve", "Start a broker."),
     "find": (
         "cosmodrome.cli.find",

@@ -316,9 +316,9 @@ async def _broker(setup: _BrokerSetup) -> None:
     with _listening("--host, --port or listenPort in the file of -c"):
         await serving.start()
     _echo_open(setup.broker)
-    role = f", slave {setup.broker.broker_id} of that name" if setup.replication.is_slave else ""
+    role = f", slave {serving.config.broker_id} of that name" if serving.is_slave else ""
     _say(f"broker {setup.broker.broker_name} on {serving.address}{role}: ready; Ctrl-C stops")
-    telling = asyncio.create_task(_tell_following(serving)) if setup.replication.is_slave else None
+    telling = asyncio.create_task(_tell_following(serving)) if serving.is_slave else None
     try:
         await _serve(serving, stop)
     finally:

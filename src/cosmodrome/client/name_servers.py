@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.errors import BrokerError, CallTimeout, ClientError, ConnectionFailed, RouteNotFound
-from cosmodrome.model import Route
+from cosmodrome.model import BrokerData, Route
 from cosmodrome.net.caller import Caller
 from cosmodrome.wire.bodies import ClusterInfo, decode_route
 from cosmodrome.wire.command import Command
@@ -57,9 +57,13 @@ class NameServers:
 
     async def slaves_without_master(self) -> tuple[str, ...]:
         """Return the names of all broker groups if none of them has a master, else nothing."""
-        reply = await self._ask(RequestCode.GET_BROKER_CLUSTER_INFO, None)
-        brokers = ClusterInfo.decode(bytes(reply.body)).brokers.values()
+        brokers = (await self.brokers()).values()
         return () if any(broker.master for broker in brokers) else tuple(sorted(one.broker_name for one in brokers))
+
+    async def brokers(self) -> Mapping[str, BrokerData]:
+        """Return every broker group by its name."""
+        reply = await self._ask(RequestCode.GET_BROKER_CLUSTER_INFO, None)
+        return ClusterInfo.decode(bytes(reply.body)).brokers
 
     async def _ask(self, code: RequestCode, header: Header | None) -> Command:
         """Each is asked once, whatever those who ask at the same time make of the order."""

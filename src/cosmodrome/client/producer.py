@@ -381,6 +381,7 @@ class Producer(Administration):
             selector, arg = select_by_hash, message.sharding_key
         queues = self._shown_queues(route)
         if not queues:
+            self._instance.routes.doubt()
             raise no_queue_to_write(message.topic, route.route)
         chosen = selector(queues, message, arg)
         if not isinstance(chosen, MessageQueue) or chosen.topic != message.topic:

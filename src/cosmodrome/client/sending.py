@@ -136,6 +136,13 @@ class Sending:
         names = ", ".join(groups)
         return SendFailed(f"topic {topic!r} has no queue: no master of {names} is registered, only slaves")
 
+    async def _no_queue(self, topic: str, route: TopicRoute) -> SendFailed:
+        """Return the error of a topic that no broker takes messages for. A slave may be promoted any moment, so the
+        routes are asked for soon; whoever tries again at once must not keep the event loop from doing that."""
+        self._instance.routes.doubt()
+        await asyncio.sleep(0)
+        return no_queue_to_write(topic, route.route)
+
     def next_queue(self, topic: str, queues: Sequence[MessageQueue], failed_broker: str | None = None) -> MessageQueue:
         return self.turns.next(topic, queues, self._clock.steady_ms(), failed_broker)
 
@@ -149,7 +156,7 @@ class Sending:
         for tries_left in reversed(range(self._tries[mode])):
             route = self._instance.routes.find(ready.topic) or await self._ask_route(ready.topic, deadline)
             if not route.publish_queues:
-                raise no_queue_to_write(ready.topic, route.route)
+                raise await self._no_queue(ready.topic, route)
             queue = self.next_queue(ready.topic, route.publish_queues, failed_brokers[-1] if failed_brokers else None)
             pause_ms = self._pause_ms(queue) if queue.broker_name in failed_brokers else 0
             if deadline - now() <= pause_ms / 1000:
@@ -285,7 +292,7 @@ class Sending:
         """Hand over to any broker, and remember of it how long that took or that it failed, as Java's clients do."""
         route = await self.route(ready.topic, deadline)
         if not route.publish_queues:
-            raise no_queue_to_write(ready.topic, route.route)
+            raise await self._no_queue(ready.topic, route)
         queue = self.next_queue(ready.topic, route.publish_queues)
         if self._faults is None:
             await self.oneway(queue, ready, deadline - now())

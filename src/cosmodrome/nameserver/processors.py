@@ -61,13 +61,17 @@ async def register_broker(server: NameServer, connection: Connection, command: C
         log.error("registration refused: broker=%s: %s", registration.broker_name, registered.refusal)
     if registered.replaced is not None:
         log.warning(
-            "broker replaced: broker=%s id=%d address=%s before=%s; if both run, stop one of them",
+            "broker promoted: broker=%s id=%d address=%s before=%s"
+            if registered.is_promoted
+            else "broker replaced: broker=%s id=%d address=%s before=%s; if both run, stop one of them",
             registration.broker_name,
             registration.broker_id,
             registration.address,
             registered.replaced,
         )
-    reply = requests.RegisterBrokerReply(registered.master_ha_address, registered.master_address)
+    reply = requests.RegisterBrokerReply(
+        registered.master_ha_address, registered.master_address, registered.master_term
+    )
     return command.reply(header=reply, body=_order_topics(server), remark=registered.refusal)
 
 

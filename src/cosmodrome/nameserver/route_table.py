@@ -44,13 +44,17 @@ class Registration:
 class Registered:
     """The answer to a registration: it tells a slave where its master is. Empty for masters and for refused brokers.
 
-    `refusal` says why a broker was refused, `replaced` which other address had its id until now.
+    `refusal` says why a broker was refused, `replaced` which other address had its id until now, and `is_promoted` that
+    the newcomer has it by a promotion. `master_term` is the
+    term of the master that is known then, unless that is the broker itself.
     """
 
     master_address: str | None = None
     master_ha_address: str | None = None
+    master_term: int | None = None
     refusal: str | None = None
     replaced: str | None = None
+    is_promoted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +136,7 @@ class RouteTable:
                 del group.brokers[broker_id]
         holder = group.brokers.get(registration.broker_id)
         if holder is not None and _outranks(holder, registration):
-            return Registered(refusal=_refusal(holder, registration))
+            return Registered(refusal=_refusal(holder, registration), master_term=_term_of(group))
         self._groups[group.name] = group  # from here on the group has a broker
         group.cluster = registration.cluster
         group.acting_master = bool(registration.acting_master)
@@ -141,7 +145,10 @@ class RouteTable:
             yield from _take_topics(group, registration, holder)
         known = _master_of(group, registration.broker_id)
         is_taken = holder is not None and holder.address != registration.address
-        return replace(known, replaced=holder.address) if is_taken and holder is not None else known
+        if not is_taken or holder is None:
+            return known
+        is_promoted = registration.data_version.state_version > holder.data_version.state_version
+        return replace(known, replaced=holder.address, is_promoted=is_promoted)
 
     def _group_for(self, registration: Registration) -> _Group:
         group = self._groups.get(registration.broker_name)
@@ -360,7 +367,12 @@ def _master_of(group: _Group, broker_id: int) -> Registered:
     master = group.brokers.get(MASTER_ID)
     if broker_id == MASTER_ID or master is None:
         return Registered()
-    return Registered(master.address, master.ha_address)
+    return Registered(master.address, master.ha_address, _term_of(group))
+
+
+def _term_of(group: _Group) -> int | None:
+    master = group.brokers.get(MASTER_ID)
+    return master.data_version.state_version if master is not None else None
 
 
 def _without_write(perm: int) -> int:

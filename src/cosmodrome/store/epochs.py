@@ -140,13 +140,16 @@ class Epochs:
         epochs = self._state.epochs
         return [(epoch, epoch_end(epochs, number, log_end)) for number, epoch in enumerate(epochs)]
 
-    def begin(self, log_start: int, log_end: int, *, new_term: bool) -> LogEpoch:
+    def begin(self, log_start: int, log_end: int, *, new_term: bool, above: int = 0) -> LogEpoch:
         """Begin an epoch of our own at the log's end. Whoever has a part of the log that we lost can tell from now on.
+
+        A new term is higher than every one that this store has seen, and than `above`.
 
         Raise OSError when the disk refuses; the epoch holds all the same, and `save` tries again.
         """
         kept = _before(self._state.epochs, log_end)
-        term = max(self.term if new_term else self.last.term if self.last else 0, *(one.term for one in kept), 0)
+        seen = max(self.term, above) if new_term else self.last.term if self.last else 0
+        term = max(seen, *(one.term for one in kept), 0)
         epoch = LogEpoch(max(term + new_term, 1), new_id(), log_end if kept else log_start)
         own_begin = log_end if self.is_following else self._state.own_begin
         self._change(self._state._replace(epochs=(*kept, epoch), own_begin=own_begin))

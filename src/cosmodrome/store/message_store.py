@@ -563,15 +563,16 @@ class MessageStore:
         self.timeline.foreign_end = EVERYTHING
         self._gate.set_following(True)
 
-    def lead(self) -> None:
-        """Take messages again, behind the last whole record; they begin an epoch of a new term. OSError as `follow`."""
+    def lead(self, above: int = 0) -> None:
+        """Take messages again, behind the last whole record; they begin an epoch of a new term, which is higher than
+        `above`. OSError as `follow`."""
         if self._raw is None:
             return
         self.settle()
         if self.group_commit:
             self._flush_now()
         with self.epochs.all_or_nothing():
-            self.epochs.begin(self._log.start, self._log.end, new_term=True)
+            self.epochs.begin(self._log.start, self._log.end, new_term=True, above=above)
         self.timeline.foreign_end = self.epochs.own_begin
         self._raw = None
         self._dispatcher.is_recovering = False

@@ -43,6 +43,7 @@ _NO_TAIL = Tail(0, 0, "", holds_records=False)
 _TABLES = frozenset(
     {
         "topics.json",
+        "brokerRole.json",
         DELETED_TOPICS,
         LOG_EPOCHS,
         "subscriptionGroup.json",

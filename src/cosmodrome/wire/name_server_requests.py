@@ -47,6 +47,7 @@ class RegisterBroker(Header):
 class RegisterBrokerReply(Header):
     ha_server_addr: str | None = None
     master_addr: str | None = None
+    master_term: int | None = None  # of our name servers: how often that master's log has been given another master
 
 
 @header

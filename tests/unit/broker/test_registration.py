@@ -16,7 +16,7 @@ from cosmodrome.net.caller import Caller
 from cosmodrome.testing.clock import FakeClock
 from cosmodrome.wire.bodies import KVTable, RegisterBrokerBody, encode_route
 from cosmodrome.wire.command import Command
-from cosmodrome.wire.name_server_requests import RegisterBrokerReply
+from cosmodrome.wire.name_server_requests import RegisterBroker, RegisterBrokerReply
 
 NAME_SERVER = "127.0.0.1:9876"
 
@@ -26,6 +26,7 @@ class NameServer:
 
     def __init__(self) -> None:
         self.topics: list[int] = []
+        self.ids: list[int] = []
         self.open = asyncio.Event()
         self.open.set()
         self.is_down = False
@@ -38,6 +39,7 @@ class NameServer:
     async def call(self, address: str, command: Command, _timeout_ms: float) -> Command:
         if command.code == RequestCode.REGISTER_BROKER:
             self.topics.append(len(RegisterBrokerBody.decode(command.body, version=0).topics))
+            self.ids.append(RegisterBroker.decode(command).broker_id)
         await self.open.wait()
         if self.is_down:
             raise ConnectionFailed(address, "down")
@@ -164,6 +166,22 @@ async def test_a_slave_keeps_the_master_it_was_told_of(caplog: pytest.LogCapture
         "master found: address=10.0.0.1:10911 ha=10.0.0.1:10912",
         "master found: address=10.0.0.2:10911 ha=10.0.0.2:10912",
     ]
+
+
+async def test_a_broker_that_changes_its_role_registers_so_and_heeds_no_answer_to_what_it_was() -> None:
+    async with running() as broker:
+        registration, server = broker.registration, broker.name_server
+        server.remark = "10.0.0.2:1 is the master of b with term 2"
+        server.open.clear()
+        await broker.clock.advance(MIN_PERIOD_MS)  # a registration as master is under way
+        registration.become(1, "127.0.0.1:2", Master("10.0.0.2:1", "10.0.0.2:2"))
+        server.reply = RegisterBrokerReply("10.0.0.2:2", "10.0.0.2:1", 5)
+        server.open.set()
+        await registration.announce()
+        assert broker.conflicts == [], "a slave is in conflict with no master"
+        assert server.ids == [0, 0, 1]
+        assert registration.seen_term == 5
+        assert broker.masters == [Master("10.0.0.2:1", "10.0.0.2:2")]
 
 
 async def test_a_slave_without_a_master_asks_more_often_until_it_has_one() -> None:

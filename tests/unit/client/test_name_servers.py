@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from cosmodrome.client import name_servers
+from cosmodrome.client import name_servers, routes
 from cosmodrome.client.name_servers import LONGEST_WAIT_MS, NameServers
 from cosmodrome.client.producer import Producer
 from cosmodrome.codes import RequestCode
@@ -207,3 +207,23 @@ async def test_a_master_that_left_its_slave_behind_is_missed() -> None:
             with pytest.raises(SendFailed, match="no master of a is registered, only slaves"):
                 await producer.send(Message("T", b"x", sharding_key="k"))
             assert await producer.publish_queues("T") == ()
+
+
+async def test_a_producer_that_tries_again_at_once_hears_of_a_promoted_slave(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "RETRY_INTERVAL_MS", 1)
+    goodbye = BrokerHeader("a", "127.0.0.1:1", "C", 0)
+    async with name_server_with(MASTER, SLAVE) as address:
+        caller = Caller()
+        await caller.call(address, Command.request(RequestCode.UNREGISTER_BROKER, goodbye), 5_000)
+        async with Producer("g", address) as producer:
+            with pytest.raises(SendFailed, match="only slaves"):
+                await producer.send(Message("T", b"x"))
+            promoted = RegisterBroker("a", SLAVE.broker_addr, "C", 0)
+            await caller.call(address, Command.request(RequestCode.REGISTER_BROKER, promoted), 5_000)
+            text, deadline = "only slaves", asyncio.get_running_loop().time() + 5
+            while "only slaves" in text and asyncio.get_running_loop().time() < deadline:
+                with pytest.raises(SendFailed) as failed:
+                    await producer.send(Message("T", b"x"))
+                text = str(failed.value)
+            await caller.close()
+            assert f"{SLAVE.broker_addr}: nothing listens there" in text

@@ -193,7 +193,7 @@ async def test_a_body_that_makes_no_sense_is_refused_and_the_connection_stays(pe
 async def test_a_slave_is_told_its_master(peer: Peer) -> None:
     await peer.register()
     reply = requests.RegisterBrokerReply.decode(await peer.register(broker_id=1))
-    assert reply == requests.RegisterBrokerReply("ha-127.0.0.1:10911", "127.0.0.1:10911")
+    assert reply == requests.RegisterBrokerReply("ha-127.0.0.1:10911", "127.0.0.1:10911", 0)
 
 
 async def test_brokers_are_told_the_orderly_topics(peer: Peer) -> None:
@@ -316,7 +316,7 @@ async def test_a_stale_master_is_told_who_was_promoted_since(peer: Peer, caplog:
     promoted = dataclasses.replace(registration(), broker_addr="10.0.0.2:10911")
     assert (await peer.ask_well(RequestCode.REGISTER_BROKER, promoted, body(2))).remark is None
     stale = await peer.ask_well(RequestCode.REGISTER_BROKER, registration(), body(1))
-    assert requests.RegisterBrokerReply.decode(stale) == requests.RegisterBrokerReply()
+    assert requests.RegisterBrokerReply.decode(stale) == requests.RegisterBrokerReply(master_term=2)
     assert stale.remark is not None
     assert stale.remark.startswith("10.0.0.2:10911 is the master of a with term 2")
     assert any(

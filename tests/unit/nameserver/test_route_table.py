@@ -187,7 +187,7 @@ def test_a_slave_learns_its_master() -> None:
     routes = table()
     assert routes.register(broker(broker_id=1, carries={}), NOW) == Registered()
     routes.register(broker(), NOW)
-    assert routes.register(broker(broker_id=1, carries={}), NOW) == Registered("a0:10911", "ha-a0:10911")
+    assert routes.register(broker(broker_id=1, carries={}), NOW) == Registered("a0:10911", "ha-a0:10911", 0)
     assert routes.member_group("C", "a").addresses == {0: "a0:10911", 1: "a1:10911"}
 
 
@@ -224,6 +224,16 @@ def test_who_takes_an_id_from_another_address_hears_from_whom() -> None:
     routes.register(broker(address="old:1"), NOW)
     assert routes.register(broker(address="old:1"), NOW).replaced is None
     assert routes.register(broker(address="new:1"), NOW).replaced == "old:1"
+
+
+def test_a_promotion_is_told_from_two_brokers_that_take_turns() -> None:
+    routes = table()
+    routes.register(broker(address="old:1", version=DataVersion(1, 1, state_version=1)), NOW)
+    promoted = routes.register(broker(address="new:1", version=DataVersion(1, 1, state_version=2)), NOW)
+    assert (promoted.replaced, promoted.is_promoted) == ("old:1", True)
+    same = routes.register(broker(address="other:1", version=DataVersion(1, 1, state_version=2)), NOW)
+    assert (same.replaced, same.is_promoted) == ("new:1", False)
+    assert routes.register(broker(broker_id=1, address="s:1"), NOW).master_term == 2, "slaves fence by it"
 
 
 def test_a_deposed_master_loses_its_old_id_too() -> None:

@@ -153,6 +153,14 @@ def test_a_promotion_begins_a_new_term(tmp_path: Path, restart: bool) -> None:
     assert open_store(tmp_path / "copy").epochs.term == 6
 
 
+@pytest.mark.parametrize(("above", "term"), [(0, 6), (5, 6), (6, 7), (40, 41)])
+def test_the_new_term_is_above_every_one_that_was_heard_of(tmp_path: Path, above: int, term: int) -> None:
+    copy = follower(tmp_path)
+    copy.epochs.adopt([LogEpoch(5, "y", 0)])
+    copy.lead(above)
+    assert copy.epochs.term == term
+
+
 def test_a_promotion_that_stored_nothing_leaves_no_trace(tmp_path: Path) -> None:
     leader, copy = open_store(tmp_path / "leader"), follower(tmp_path / "copy")
     copy.epochs.adopt(leader.epochs.list)

@@ -118,6 +118,10 @@ class PopPolls(Generic[W]):
     def close(self) -> list[HeldPop[W]]:
         """From now on nobody waits; all who did may go on."""
         self.closed = True
+        return self.take_all()
+
+    def take_all(self) -> list[HeldPop[W]]:
+        """All who wait may go on; others may wait after them."""
         return self._take([pop for pops in self._held.values() for pop in pops])
 
     def _first(self, key: PollKey, topic: str, arrived: list[tuple[int, int]]) -> HeldPop[W] | None:
