@@ -234,8 +234,8 @@ class ReplicaLives:
     def check_cruelty(self) -> None:
         """The kills came in the midst of sends of every kind, and batches were cut anywhere."""
         for senders in self.kinds:
-            kills = len(self.ledger.kills_in_mid_load[senders.kind])
-            assert kills >= int(MID_LOAD_SHARE * self.kills), f"{kills} of {self.kills} kills met a send of {senders.kind}"
+            met = len(self.ledger.kills_in_mid_load[senders.kind])
+            assert met >= int(MID_LOAD_SHARE * self.kills), f"{met} of {self.kills} kills met a send of {senders.kind}"
         torn, batches = self.wire.torn_batches, self.wire.batches
         assert torn >= TORN_SHARE * batches > 0, f"{torn} of {batches} batches ended within a record"
 
