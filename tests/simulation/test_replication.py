@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from cosmodrome.replication import follower
+from cosmodrome.replication import epochs, follower
 from cosmodrome.replication.epochs import LogEpoch, MasterLog
 from cosmodrome.replication.follower import FollowerSession
 from cosmodrome.replication.leader import Sender
@@ -60,7 +60,7 @@ def _keep_what_the_master_lost(patch: pytest.MonkeyPatch) -> None:
 
 def _cut_what_the_master_has(patch: pytest.MonkeyPatch) -> None:
     """It comes again, if the master lives so long."""
-    place_to_follow = follower.place_to_follow
+    place_to_follow = epochs.place_to_follow
 
     def place(own: Sequence[LogEpoch], term: int, begin: int, end: int, master: MasterLog) -> int:
         return max(begin, min(own[-1].begin, place_to_follow(own, term, begin, end, master)))
