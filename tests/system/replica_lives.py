@@ -80,7 +80,7 @@ class Ledger:
 
     def note(self, kind: str, status: str, ids: tuple[Id, ...], queue_id: int, queue_offset: int) -> None:
         """Note an answer."""
-        self.statuses[status] += 1
+        self.statuses[str(status)] += 1
         if status == SendStatus.SEND_OK:
             self.answers.append(Answer(self.life, queue_id, queue_offset, ids))
             self.answered[kind] += len(ids)
@@ -182,6 +182,7 @@ def id_of(body: bytes) -> Id:
 class ReplicaLives:
     """One pair of brokers, many masters. AssertionError as soon as one of them lacks what another acknowledged."""
 
+    name: str
     folder: Path
     random: Random
     kinds: tuple[Senders, ...]
@@ -221,14 +222,13 @@ class ReplicaLives:
 
     def __str__(self) -> str:
         ledger, wire = self.ledger, self.wire
-        told = ", ".join(f"{count} {kind}" for kind, count in sorted(ledger.answered.items()))
-        cut_off = ", ".join(f"{count} {kind}" for kind, count in sorted(ledger.cut_off.items()))
+        told = ", ".join(f"{count} to {kind}" for kind, count in sorted(ledger.answered.items()))
+        cut_off = ", ".join(f"{count} of {kind}" for kind, count in sorted(ledger.cut_off.items()))
         cuts = sum(1 for _ in self.folder.glob("*/commitlog.bad/*.bytes"))
         return (
-            f"{self.kills} masters killed ({self.early_kills} while their slave caught up), "
-            f"{sum(ledger.answered.values())} messages acknowledged ({told}), none lost; {cut_off} sends cut off, "
-            f"{cuts} logs cut back, {wire.torn_batches} of {wire.batches} batches ended within a record, "
-            f"answers {dict(sorted(ledger.statuses.items()))}"
+            f"{self.name}: {self.kills} masters killed ({self.early_kills} while their slave caught up), "
+            f"{sum(ledger.answered.values())} messages acknowledged ({told}), none lost; kills cut off sends "
+            f"({cut_off}), {cuts} logs were cut back, {wire.torn_batches} of {wire.batches} batches ended in a record"
         )
 
     def check_cruelty(self) -> None:

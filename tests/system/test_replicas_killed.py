@@ -12,7 +12,7 @@ KILLS = 3
 
 
 async def test_what_a_pair_acknowledged_survives_each_promotion(tmp_path: Path) -> None:
-    lives = ReplicaLives(tmp_path / "pair", Random(SEED), (PythonSenders(),))
+    lives = ReplicaLives(f"seed {SEED}", tmp_path / "pair", Random(SEED), (PythonSenders(),))
     await lives.run(KILLS)
     print(lives)
     lives.check_cruelty()

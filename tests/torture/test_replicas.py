@@ -14,6 +14,7 @@ from random import Random
 from typing import Any
 
 from interop.java import JavaProgram, hosts
+from interop.setup import CLIENT_VERSIONS
 from tests.system.replica_lives import POLL_ROUTE_MS, QUEUES, Ledger, PythonSenders, ReplicaLives, Senders
 from tests.system.replicated import NAME, TOPIC
 
@@ -21,14 +22,14 @@ SEED = int(os.environ.get("SEED") or 1)
 MASTER_KILLS = int(os.environ.get("MASTER_KILLS") or 200)
 PRODUCERS = (os.environ.get("PRODUCERS") or "python,java").split(",")
 PROGRESS = 10
-JAVA_VERSION = "4.9.8"
+JAVA_VERSION = CLIENT_VERSIONS[SEED % len(CLIENT_VERSIONS)]
 JAVA_THREADS = 6
 
 
 class JavaSenders:
     """Threads of one of Apache's producers, each a sender that repeats what failed."""
 
-    kind = "java"
+    kind = f"java {JAVA_VERSION}"
 
     async def start(self, namesrv: str, ledger: Ledger) -> None:
         self._loop = asyncio.get_running_loop()
@@ -77,11 +78,12 @@ KINDS: dict[str, type[Senders]] = {"python": PythonSenders, "java": JavaSenders}
 
 
 def test_masters_are_killed(tmp_path: Path) -> None:
-    lives = ReplicaLives(tmp_path / "pair", Random(SEED), tuple(KINDS[kind]() for kind in PRODUCERS))
+    kinds = tuple(KINDS[kind]() for kind in PRODUCERS)
+    lives = ReplicaLives(f"seed {SEED}", tmp_path / "pair", Random(SEED), kinds)
     try:
         asyncio.run(lives.run(MASTER_KILLS, PROGRESS))
     except BaseException:
-        print(f"seed {SEED}: {lives}; the stores are in {lives.folder}", flush=True)
+        print(f"seed {SEED}: the stores are in {lives.folder}", flush=True)
         raise
     finally:
         hosts.close()
