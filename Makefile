@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 INTEROP_WORKERS ?= 3
+PRODUCERS ?= python,java
 
 .DEFAULT_GOAL := help
 .PHONY: help setup java up test fuzz demo check format interop interop-full bench torture clean
@@ -62,8 +63,9 @@ interop-full: setup ## The same in all combinations, with volumes, kills and wai
 bench: setup ## Measure, beside Apache's broker where Maven can fetch it.
 	$(BIN)/python -m benchmarks.run $(ARGS)
 
-torture: $(VENV)/.installed-dev ## Kill stores and brokers, cut the power, fill disks, thousands of times; overload (SEED=7 KILLS=2000 OVERLOAD_SECONDS=60).
-	SEED=$(SEED) KILLS=$(KILLS) ROTS=$(ROTS) $(BIN)/pytest -x -s -o faulthandler_timeout=0 tests/torture $(ARGS)
+torture: $(VENV)/.installed-dev ## Kill stores and brokers, cut the power, fill disks, thousands of times; overload (SEED=7 KILLS=2000 MASTER_KILLS=200 OVERLOAD_SECONDS=60).
+	$(if $(findstring java,$(PRODUCERS)),$(BIN)/python -m interop.setup)
+	SEED=$(SEED) KILLS=$(KILLS) ROTS=$(ROTS) MASTER_KILLS=$(MASTER_KILLS) PRODUCERS=$(PRODUCERS) $(BIN)/pytest -x -s -o faulthandler_timeout=0 tests/torture $(ARGS)
 
 clean: ## Remove what the other commands made, but not your data.
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis interop/build .demo

@@ -444,6 +444,10 @@ class Node:
 
     def _disconnect(self) -> None:
         assert self.wire is not None
+        if self.session is not None:
+            events = self.world.report.events
+            events["packets broken off"] += self.session._reader.pending_bytes > 0
+            events["records broken off"] += self.log.whole < self.log.max_physical_offset
         self.wire.cut(self.world.now_ms, self.world.random.choice((0, 30, 500, 5_000)))
         self.wire = self.session = self.answer = None
         self.log.on_safe = None
@@ -499,6 +503,7 @@ class World:
         self.partitioned: set[Node] = set()
         self.nodes = [Node(self, number) for number in range(count)]
         self.master = self.nodes[0]
+        self.made_again: set[Node] = set()  # slaves that were emptied, and may not have everything yet
         self.misled: dict[Node, Node] = {}  # slaves that were told of a stale master
         self.was_led_empty = False  # later than at first: by a master that lost all, or had nothing yet
         self.master.lead(is_clean=False)
@@ -591,7 +596,10 @@ class World:
     def _promote_somebody(self, *, demotes: bool) -> bool:
         """Make a slave the master that has all that was acknowledged, if there is one."""
         able = [node for node in self.nodes if node is not self.master and node.is_alive and not node.is_master]
-        able = [node for node in able if not self.syncs or self._missing(node) == 0]
+        if self.syncs:
+            for node in able:
+                self._check_promotable(node)
+            able = [node for node in able if self._missing(node) == 0]
         if not able:
             return False
         if demotes:
@@ -603,6 +611,14 @@ class World:
             self.acknowledged.clear()  # which a crash may have taken
         self.report.events["promotions"] += 1
         return True
+
+    def _check_promotable(self, slave: Node) -> None:
+        """If every copy is waited for, a slave has all that was acknowledged, unless it was emptied and fills again."""
+        missing = self._missing(slave)
+        if not missing:
+            self.made_again.discard(slave)
+        elif self.config.copies == len(self.nodes) and slave not in self.made_again:
+            raise AssertionError(f"{slave.name} lacks {missing} acknowledged messages, and cannot be promoted")
 
     def _missing(self, node: Node) -> int:
         return sum(not self._has(node, message) for message in self.acknowledged)
@@ -645,6 +661,7 @@ class World:
             slave.wire = Wire(self.random, 1, master, slave)  # for the caller, who disconnects
             slave.log.wipe()
             slave.was_slave = True
+            self.made_again.add(slave)
             self.report.events["slaves made again"] += 1
 
     # --- what must hold

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from cosmodrome.replication import follower
+from cosmodrome.replication import epochs, follower
 from cosmodrome.replication.epochs import LogEpoch, MasterLog
 from cosmodrome.replication.follower import FollowerSession
 from cosmodrome.replication.leader import Sender
@@ -31,6 +31,7 @@ def test_slaves_have_what_their_master_has_and_nothing_acknowledged_is_lost(firs
     print(dict(seen))
     if SEEDS - first >= SEEDS_PER_TEST:
         assert {"crashes", "crashes while cutting", "connections cut", "partitions", "promotions"} <= {*seen}
+        assert {"packets broken off", "records broken off"} <= {*seen}
         assert {*map(str, Durability)} - {"FLUSH_DISK_TIMEOUT"} <= {*seen}
 
 
@@ -55,6 +56,16 @@ def _report_before_the_log_is_safe(patch: pytest.MonkeyPatch) -> None:
 
 def _keep_what_the_master_lost(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(follower, "place_to_follow", lambda own, term, begin, end, master: min(end, master.end))
+
+
+def _cut_what_the_master_has(patch: pytest.MonkeyPatch) -> None:
+    """It comes again, if the master lives so long."""
+    place_to_follow = epochs.place_to_follow
+
+    def place(own: Sequence[LogEpoch], term: int, begin: int, end: int, master: MasterLog) -> int:
+        return max(begin, min(own[-1].begin, place_to_follow(own, term, begin, end, master)))
+
+    patch.setattr(follower, "place_to_follow", place)
 
 
 def _take_epochs_for_equal_that_begin_alike(patch: pytest.MonkeyPatch) -> None:
@@ -164,6 +175,7 @@ def _hand_on_parts_of_packets(patch: pytest.MonkeyPatch) -> None:
         _report_what_is_not_synced,
         _report_before_the_log_is_safe,
         _keep_what_the_master_lost,
+        _cut_what_the_master_has,
         _take_epochs_for_equal_that_begin_alike,
         _adopt_epochs_before_cutting,
         _forget_to_adopt_epochs,

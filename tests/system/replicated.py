@@ -46,6 +46,7 @@ class Node:
     extra: str = ""
     daemon: Daemon | None = None
     address: str = ""
+    port: int = 0  # 0: another one with each start
 
     def start(self) -> None:
         self.folder.mkdir(exist_ok=True)
@@ -55,7 +56,7 @@ class Node:
             f"{BROKER_CONF}brokerName={NAME}\nbrokerRole={self.role}\nbrokerId={broker_id}\nhaListenPort=0\n"
             f"flushDiskType=SYNC_FLUSH\nslaveTimeout=1000\ndefaultTopicQueueNums=1\n{self.extra}"
         )
-        words = ("-n", self.namesrv, "-c", str(conf), "--store", str(self.folder), "--port", "0")
+        words = ("-n", self.namesrv, "-c", str(conf), "--store", str(self.folder), "--port", str(self.port))
         self.daemon = Daemon("-v", "broker", *words).__enter__()
         self.address = self.daemon.address("broker")
 

@@ -121,8 +121,7 @@ class Registration:
         changed = self._changed[name_server]
         quiet_until_ms = 0
         while True:
-            wait_ms = self._wait_ms(name_server)
-            await sleep_unless(changed, self._clock, wait_ms)
+            await self._wait(name_server, changed)
             is_sign_of_life = not changed.is_set()
             if changed.is_set():
                 await self._clock.sleep(quiet_until_ms - self._clock.steady_ms())
@@ -133,6 +132,14 @@ class Registration:
             # What takes long, since there are so many topics, is done a quarter of the time only.
             now_ms = self._clock.steady_ms()
             quiet_until_ms = max(quiet_until_ms, now_ms + min(3 * (now_ms - began_ms), MAX_QUIET_MS))
+
+    async def _wait(self, name_server: str, changed: asyncio.Event) -> None:
+        """Return when the next registration is due. That may be sooner than at first: a slave can lose its master."""
+        waited_ms = 0
+        while not changed.is_set() and (left_ms := self._wait_ms(name_server) - waited_ms) > 0:
+            step_ms = min(left_ms, SEARCH_MS)
+            await sleep_unless(changed, self._clock, step_ms)
+            waited_ms += step_ms
 
     def _wait_ms(self, name_server: str) -> int:
         if not self._reachable[name_server]:

@@ -330,11 +330,18 @@ class Follower:
         port = parse_int(text, low=1, high=MAX_PORT)
         if not host or port is None:
             raise ConnectionFailed(address, "this is no address of the form host:port")
-        connecting = asyncio.get_running_loop().create_connection(lambda: link, host.strip("[]"), port)
+        loop = asyncio.get_running_loop()
+        connecting = asyncio.ensure_future(loop.create_connection(lambda: link, host.strip("[]"), port))
         try:
-            await self._in_time(connecting, CONNECT_MS, address)
+            await self._in_time(asyncio.shield(connecting), CONNECT_MS, address)
         except (OSError, ValueError) as error:
             raise ConnectionFailed(address, str(error)) from error
+        finally:
+            # Cancelled between `connection_made` and its end, uvloop's never tells that the connection is lost.
+            if link.is_connected:
+                await asyncio.wait((connecting,))
+            else:
+                connecting.cancel()
 
     async def _answer(self, address: str) -> MasterLog | None:
         try:
@@ -421,9 +428,14 @@ class _MasterLink(asyncio.Protocol):
             self.reason = str(error)
         self.lost.set()
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether there was a connection, which may be lost by now."""
+        return self._transport is not None
+
     async def ended(self) -> None:
         """Return when the socket is closed."""
-        if self._transport is not None:
+        if self.is_connected:
             await self.lost.wait()
 
     def begin(self, master: MasterLog | None) -> None:

@@ -199,6 +199,19 @@ async def test_a_slave_without_a_master_asks_more_often_until_it_has_one() -> No
         assert len(broker.name_server.topics) == heard
 
 
+async def test_a_slave_that_loses_its_master_does_not_wait_for_its_next_registration() -> None:
+    async with running() as broker:
+        is_lost = False
+        broker.registration.is_searching = lambda: is_lost
+        heard = len(broker.name_server.topics)
+        await broker.clock.advance(MIN_PERIOD_MS - 2 * SEARCH_MS + 1)
+        is_lost = True
+        await broker.clock.advance(SEARCH_MS)
+        assert len(broker.name_server.topics) == heard + 1
+        await broker.clock.advance(SEARCH_MS)
+        assert len(broker.name_server.topics) == heard + 2
+
+
 async def test_a_master_that_is_stale_hears_it_and_hears_when_that_is_over() -> None:
     async with running() as broker:
         broker.name_server.remark = "10.0.0.2:1 is the master of b with term 2"

@@ -197,6 +197,22 @@ async def test_another_master_is_followed_at_once() -> None:
         assert follower.status().master is None
 
 
+@pytest.mark.parametrize("turns", range(12))
+async def test_a_slave_that_stops_in_the_midst_of_connecting_ends(turns: int) -> None:
+    """uvloop never tells that a connection is lost whose opening was cancelled after `connection_made`."""
+    its, clock = make_log(3), FakeClock()
+    async with leading(its, CONFIG, clock) as leader:
+        follower = Follower(make_log(), CONFIG, clock, answers(its))
+        follower.follow(f"{HOST}:{leader.port}")
+        running = asyncio.create_task(follower.run())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.wait((running,), timeout=PATIENCE_SECONDS)
+        assert running.cancelled()
+        await until(lambda: leader.slaves() == [])
+
+
 async def test_nothing_is_appended_after_close() -> None:
     ours, its, clock = make_log(), make_log(3), FakeClock()
     async with (
