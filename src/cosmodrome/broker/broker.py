@@ -606,7 +606,7 @@ class Broker:
         polls = self.long_polls
         if pulls := polls.take_arrived(topic, queue_id, next_offset, tags_code):
             self._wake(pulls)
-        elif polls.must_look and not self._is_looking:
+        elif polls.arrived and not self._is_looking:
             self._is_looking = True
             self._wake_in_steps(self._looking())
         self.pops.arrived(topic, queue_id, tags_code)

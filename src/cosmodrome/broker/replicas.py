@@ -48,7 +48,6 @@ class Replicas:
             registration.is_searching = lambda: not self.is_connected
         else:
             self._leader = Leader(store, replication, clock)
-            store.on_append = self._leader.appended
             registration.is_searching = lambda: False
         if replication.broker_role is BrokerRole.SYNC_MASTER:
             self.is_waited_for = replication.copies > 1
@@ -84,7 +83,6 @@ class Replicas:
     async def close(self) -> None:
         """Leave slaves, or the master."""
         if self._leader is not None:
-            self._store.on_append = None
             await self._leader.close()
         if self._follower is not None:
             await self._follower.close()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -38,6 +38,8 @@ Waiter = asyncio.Future[Durability]
 
 class LogSource(Protocol):
     """The part of a master's store that leading needs."""
+
+    on_append: Callable[[], None] | None  # called after each append while a slave waits for more
 
     @property
     def min_physical_offset(self) -> int:
@@ -181,7 +183,8 @@ class Sender:
 class Leader:
     """Serves slaves, and knows what is safe on enough of them. Everything happens on its event loop.
 
-    Call `appended` after the log grew, and `replicated` for a message that must be on other disks, too.
+    Call `replicated` for a message that must be on other disks, too. The log tells of appends only while a slave reads:
+    once in each turn of the loop, however many there are.
     """
 
     def __init__(self, source: LogSource, config: ReplicationConfig, clock: Clock) -> None:
@@ -224,12 +227,20 @@ class Leader:
         """Send what was appended at the end of this turn of the loop, however often this is called in it."""
         if self._links and not self._sending_due:
             self._sending_due = True
+            self._source.on_append = None
             self._loop.call_soon(self._send)
 
     def _send(self) -> None:
         self._sending_due = False
         for link in tuple(self._links):
             link.send()
+        self._listen()
+
+    def _listen(self) -> None:
+        """Hear of the next append if a slave reads. Others cost a sender nothing: what they need stays in the log."""
+        if not self._sending_due:
+            is_wanted = not self._is_closed and any(link.is_reading for link in self._links)
+            self._source.on_append = self.appended if is_wanted else None
 
     async def replicated(self, end: int) -> Durability:
         """Return, when the log is on enough disks up to `end`, OK; or why that is not so and will not be waited for.
@@ -306,9 +317,11 @@ class Leader:
         log.info("slave connected: peer=%s begins=%d has=%d", link.peer, link.sender.begins, offset)
         self._wake(self._progress.join(link, offset, link.host))
         link.send()
+        self._listen()
 
     def _lost(self, link: _SlaveLink, reason: str) -> None:
         self._links.discard(link)
+        self._listen()
         if link.has_joined:
             log.info("slave lost: peer=%s reported=%d reason=%r", link.peer, link.sender.reported, reason)
             self._wake(self._progress.leave(link))
@@ -407,6 +420,11 @@ class _SlaveLink(asyncio.Protocol):
         if offset is not None:
             self._leader._reported(self, offset)
 
+    @property
+    def is_reading(self) -> bool:
+        """The slave has begun to follow, and reads what it is sent."""
+        return self.has_joined and self._is_open and not self._is_paused and not self._is_throttled
+
     def pause_writing(self) -> None:
         self._is_paused = True
 
@@ -445,6 +463,7 @@ class _SlaveLink(asyncio.Protocol):
         await self._clock.sleep(ms)
         self._is_throttled = False
         self.send()
+        self._leader._listen()
 
     def tick(self, now_ms: int) -> int:
         """Do what time asks for; return when it will ask for the next."""
