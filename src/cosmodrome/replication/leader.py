@@ -21,6 +21,7 @@ from cosmodrome.clock import Clock
 from cosmodrome.config import KIB, ReplicationConfig
 from cosmodrome.errors import CosmodromeError, ProtocolError
 from cosmodrome.net.server import CannotListen
+from cosmodrome.release import ReleaseGroup
 from cosmodrome.replication.packets import PACKET, ReportReader, encode_head
 from cosmodrome.replication.progress import Progress, Woken
 from cosmodrome.store.message import Durability
@@ -33,7 +34,7 @@ BYTES_PER_TURN = 256 * KIB  # to one slave, before others have their turn
 FLOW_WINDOW_MS = 100  # in each, a share of maxHaTransferByteInSecond may be sent
 CLOSING_TURNS = 3  # of the loop, for what is on its way to the sockets
 
-Waiter = asyncio.Future[Durability]
+Waiter = ReleaseGroup[Durability]
 
 
 class LogSource(Protocol):
@@ -195,6 +196,13 @@ class Leader:
             config.copies, config.ha_max_gap_not_in_sync, config.slave_timeout, source.max_physical_offset
         )
         self._links: set[_SlaveLink] = set()
+        self._asking: Waiter | None = None  # the group of those that asked in this turn of the loop
+        self._asking_end = self._asking_ms = 0  # up to where they asked, and when the first did
+        self._asking_full = 0  # who asks for this much goes into the next group
+        self._asking_count = 0
+        self._asking_due = False
+        self._members: dict[Waiter, int] = {}  # how many wait with each group
+        self.waiting = 0  # how many have asked that wait for their outcome
         self._sending_due = False
         self._is_closed = False
         self._asked = asyncio.Event()  # somebody waits for copies
@@ -247,12 +255,51 @@ class Leader:
 
         With fewer copies in sync than are wanted that is SLAVE_NOT_AVAILABLE at once, also for those that wait.
         """
-        waiter: Waiter = asyncio.get_running_loop().create_future()
-        outcome = self._progress.ask(waiter, end, self._clock.steady_ms())
+        return await self.ask(end)
+
+    def ask(self, end: int) -> Waiter:
+        """Ask now; the outcome of `replicated` is what awaiting the result returns.
+
+        Those that ask in one turn of the loop wait for the last of them, a packet's worth together: the slave gets
+        their messages together anyway.
+        """
+        outcome = self._progress.outcome(end)
         if outcome is not None:
-            return outcome
-        self._asked.set()
-        return await waiter
+            return ReleaseGroup(outcome)
+        group = self._asking
+        if group is not None and end >= self._asking_full:
+            self._ask_together()
+            group = None
+        if group is None:
+            group = self._asking = ReleaseGroup()
+            self._asking_full = end + self._config.ha_transfer_batch_size
+            self._asking_end, self._asking_ms, self._asking_count = end, self._clock.steady_ms(), 0
+            if not self._asking_due:
+                self._asking_due = True
+                self._loop.call_soon(self._ask_last)
+        elif end > self._asking_end:
+            self._asking_end = end
+        self._asking_count += 1
+        self.waiting += 1
+        return group
+
+    def _ask_last(self) -> None:
+        self._asking_due = False
+        self._ask_together()
+
+    def _ask_together(self) -> None:
+        group, self._asking = self._asking, None
+        assert group is not None, "who asks in a turn is in a group"
+        outcome = self._progress.ask(group, self._asking_end, self._asking_ms)
+        self._members[group] = self._asking_count
+        if outcome is not None:
+            self._release(group, outcome)
+        else:
+            self._asked.set()
+
+    def _release(self, group: Waiter, outcome: Durability) -> None:
+        self.waiting -= self._members.pop(group)
+        group.release(outcome)
 
     def in_sync_copies(self) -> int:
         """Return how many logs are at most haMaxGapNotInSync behind, this one included."""
@@ -338,9 +385,8 @@ class Leader:
         link.close(text)
 
     def _wake(self, woken: Woken[Waiter]) -> None:
-        for waiter, outcome in woken:
-            if not waiter.done():  # its request may have been cancelled meanwhile
-                waiter.set_result(outcome)
+        for group, outcome in woken:
+            self._release(group, outcome)
 
     def _status(self, link: _SlaveLink) -> SlaveStatus:
         sender = link.sender

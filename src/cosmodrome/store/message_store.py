@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from cosmodrome import state_file
 from cosmodrome.clock import Clock
@@ -476,9 +476,9 @@ class MessageStore:
         """Whoever waited when an append stalled has been answered."""
         self._gate.set_busy(False)
 
-    async def durable(self, end: int, *, wait: bool = True) -> Durability:
+    def durable(self, end: int, *, wait: bool = True) -> Coroutine[Any, Any, Durability]:
         """The promise: return once everything below `end` is as safe as the configured flush says, or time is up."""
-        return await self.flusher.durable(end, wait=wait)
+        return self.flusher.durable(end, wait=wait)
 
     def _flushed(self, end: int, timestamp: int) -> None:
         """The log is on disk up to `end`; in group commit that makes its messages visible."""
