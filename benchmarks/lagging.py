@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +61,9 @@ def measure_lagging(home: Path, effort: Effort) -> list[LaggingFigure]:
     """Rounds with each state in turn. A slave is let go on after its round, and has caught up before the next one."""
     with ExitStack() as stack:
         cases = [_Case("none", Trial(start_ours(home / "single", stack), WORKLOAD, effort), nullcontext, False)]
-        for name, state in (("healthy", _healthy), ("hung", _hung), ("slow", _slow)):
+        for name, state in STATES.items():
             target, slave = start_our_master_and_slave(home / name, stack, "ASYNC_MASTER")
-            cases.append(_Case(name, Trial(target, WORKLOAD, effort), lambda state=state, pid=slave.pid: state(pid)))
+            cases.append(_Case(name, Trial(target, WORKLOAD, effort), partial(state, slave.pid)))
         for case in cases:
             case.trial.prepare()
             case.trial.warm_up(case.trial.target.warm_up_s * effort.warm_up)
@@ -102,6 +103,9 @@ def _slow(pid: int) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
+
+
+STATES: dict[str, Callable[[int], AbstractContextManager[None]]] = {"healthy": _healthy, "hung": _hung, "slow": _slow}
 
 
 def own_memory_kb(pid: int) -> int:

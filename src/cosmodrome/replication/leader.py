@@ -240,15 +240,20 @@ class Leader:
 
     def _send(self) -> None:
         self._sending_due = False
-        for link in tuple(self._links):
-            link.send()
-        self._listen()
+        try:
+            for link in tuple(self._links):
+                link.send()
+        finally:
+            self._listen()
 
     def _listen(self) -> None:
         """Hear of the next append if a slave reads. Others cost a sender nothing: what they need stays in the log."""
-        if not self._sending_due:
-            is_wanted = not self._is_closed and any(link.is_reading for link in self._links)
-            self._source.on_append = self.appended if is_wanted else None
+        if self._sending_due:
+            return
+        if not self._is_closed and any(link.is_reading for link in self._links):
+            self._source.on_append = self.appended
+        elif self._source.on_append == self.appended:  # not another leader's, after a change of roles and back
+            self._source.on_append = None
 
     async def replicated(self, end: int) -> Durability:
         """Return, when the log is on enough disks up to `end`, OK; or why that is not so and will not be waited for.
