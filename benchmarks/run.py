@@ -17,6 +17,7 @@ from rich.table import Table
 
 from benchmarks import micro
 from benchmarks.clients import ASYNC_FOR, ITERATION_BUDGET, PUSH, ClientFigure, measure_clients
+from benchmarks.lagging import P99_BUDGET, LaggingFigure, measure_lagging
 from benchmarks.load import LoadError
 from benchmarks.measure import (
     FULL,
@@ -49,6 +50,7 @@ from interop.setup import SERVER_VERSIONS
 NO_APACHE = "none"
 SPARK = "spark"
 REPLICATION = "replication"
+LAGGING = "lagging-slave"
 RESULTS_FILE = "bench.json"
 CLIENT_TOPIC = "bench-clients"
 CLIENT_MESSAGES = 100_000
@@ -72,9 +74,10 @@ Rows = list[list[Figure]]  # one list per workload: ours first, then Apache's if
 )
 @click.option(
     "--only",
-    type=click.Choice([*SLUGS, REPLICATION, SPARK]),
+    type=click.Choice([*SLUGS, REPLICATION, LAGGING, SPARK]),
     multiple=True,
-    help="Only this; may be given again. replication is measured only so: masters with slaves beside one without.",
+    help="Only this; may be given again. replication is measured only so: masters with slaves beside one without; "
+    "and lagging-slave: a master whose slave is healthy, hung or slow.",
 )
 @click.option("--spark/--no-spark", default=True, help="Measure Spark too, where it and Java are.  [default: yes]")
 @click.option("--profile", "profiled", type=click.Choice(SLUGS), help="Instead, show where our broker's time goes.")
@@ -106,6 +109,8 @@ def main(
                     figures |= run(console, workloads, apache, Path(home), effort, whole=not only)
                 if REPLICATION in only:
                     figures |= run_replication(console, apache, Path(home), effort)
+                if LAGGING in only:
+                    figures |= run_lagging(console, Path(home) / LAGGING, effort)
                 if SPARK in only or (spark and not only):
                     figures |= run_spark(console, Path(home), smoke=smoke)
                 if output == "json":
@@ -177,6 +182,27 @@ def replication_table(rows: Rows) -> Table:
             ratio = "" if apaches in (None, figure) else f"{figure.per_second / apaches.per_second:.2f}"
             title = figure.workload.title if figure is row[0] else ""
             table.add_row(title, figure.target, *figure_cells(figure), ratio)
+    return table
+
+
+def run_lagging(console: Console, home: Path, effort: Effort) -> dict[str, object]:
+    """Measure what a slave's state costs its master."""
+    figures = measure_lagging(home, effort)
+    console.print(lagging_table(figures))
+    return {"lagging_slave": [figure.to_json() for figure in figures]}
+
+
+def lagging_table(figures: list[LaggingFigure]) -> Table:
+    workload = figures[0].figure.workload
+    table = Table("slave", title=f"{workload.title}, to an ASYNC_MASTER", title_justify="left")
+    for heading in ("/s", "CPU µs", "p50 / p99 ms", "p99 ÷ that without", "budget", "memory grown, KB"):
+        table.add_column(heading, justify="right")
+    alone_us = figures[0].figure.p99_us
+    for one in figures:
+        p99_us = one.figure.p99_us
+        ratio = p99_us / alone_us if p99_us and alone_us else None
+        cells = ("", "") if ratio is None else (f"{ratio:.2f}", budget_cell(ratio, P99_BUDGET, "g"))
+        table.add_row(one.slave, *figure_cells(one.figure), *cells, f"{one.grown_kb:,}")
     return table
 
 

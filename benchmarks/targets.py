@@ -134,11 +134,16 @@ def start_ours(home: Path, stack: ExitStack, command: Sequence[str] = OUR_COMMAN
 
 def start_our_pair(home: Path, stack: ExitStack, role: str) -> Target:
     """A master of this role and a slave that follows it; the target is the master."""
+    return start_our_master_and_slave(home, stack, role)[0]
+
+
+def start_our_master_and_slave(home: Path, stack: ExitStack, role: str) -> tuple[Target, OurBroker]:
+    """The same, and the slave."""
     namesrv = stack.enter_context(CosmodromeNameServer(home / "namesrv"))
     master = stack.enter_context(OurBroker(namesrv.address, home / "master", more=("--role", role)))
     slave = stack.enter_context(OurBroker(namesrv.address, home / "slave", more=("--role", "SLAVE", "--id", "1")))
     slave.wait_line("follows", SLAVE_TIMEOUT_S)
-    return Target(f"Cosmodrome {role}", master.address, namesrv.address, master, OUR_WARM_UP_S)
+    return Target(f"Cosmodrome {role}", master.address, namesrv.address, master, OUR_WARM_UP_S), slave
 
 
 def why_no_apache(version: str) -> str | None:

@@ -72,6 +72,7 @@ class FakeLog:
         self.syncs = syncs
         self.fuse: str | None = None  # where in its work the process dies
         self.on_safe: Callable[[], None] | None = None
+        self.on_append: Callable[[], None] | None = None
         self.log_file_size = FILE_SIZE
         self.epochs: FakeEpochs
         self.wipe()

@@ -26,6 +26,7 @@ ROWS = (
         "disk",
         "lazy",
         "numbers",
+        "release",
     ),
     ("wire",),
     ("store", "raft", "net", "filter"),

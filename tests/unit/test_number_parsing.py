@@ -39,7 +39,8 @@ ALLOWED = {
     # Compared with digits, and never read.
     "wire/record.py: raw[end - 11:end - 1].isdigit()",
     # In the text of a function that is compiled: bounded by what stands behind it.
-    "wire/header.py: '(int({0}) if {0}.isdigit() and {0}.isascii() and len({0}) < 19 else read_long({0}))'",
+    "wire/header.py: '(number if (number := small({0})) is not None else int({0}) if {0}.isdigit() and {0}.isascii() "
+    "and len({0}) < 19 else read_long({0}))'",
     # The line before it bounds the text.
     "wire/pop.py: int(word)",
     "wire/pop.py: int(start)",

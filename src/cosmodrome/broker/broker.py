@@ -462,11 +462,10 @@ class Broker:
         the time for that is up. It waits for both together; if both fail, it returns the outcome of the disk."""
         if not (wait and self.replicas.is_waited_for):
             return await self.store.durable(end, wait=wait)
-        if not self.store.group_commit:
-            await self.store.durable(end)  # which waits for nothing, and knows if the disk has failed
-            return await self.replicas.replicated(end)
-        disk, replicas = await asyncio.gather(self.store.durable(end), self.replicas.replicated(end))
-        return replicas if disk is Durability.OK else disk
+        replicas = self.replicas.replicated(end)
+        disk = await self.store.durable(end)  # without group commit it only knows if the disk has failed
+        copies = await replicas
+        return copies if disk is Durability.OK else disk
 
     async def arrival(
         self,
@@ -564,13 +563,14 @@ class Broker:
 
     def _handle(self, connection: Connection, command: Command) -> Coroutine[Any, Any, Command]:
         overload, waited_ms, store = self.overload, connection.waited_ms, self.store
-        if waited_ms >= overload.patience_ms or store.is_page_cache_busy or self.promises:
+        sends_waiting = store.flusher.waiters + self.replicas.waiters if self.promises else 0
+        if waited_ms >= overload.patience_ms or store.is_page_cache_busy or sends_waiting >= overload.send_capacity:
             refusal = overload.refusal(
                 command.code,
                 waited_ms,
                 connection.turn_before_ms,
                 page_cache_busy=store.is_page_cache_busy,
-                sends_waiting=store.flusher.waiters + self.replicas.waiters,
+                sends_waiting=sends_waiting,
             )
             if refusal is not None:
                 overload.note(refusal, self.clock.steady_ms())
@@ -606,7 +606,7 @@ class Broker:
         polls = self.long_polls
         if pulls := polls.take_arrived(topic, queue_id, next_offset, tags_code):
             self._wake(pulls)
-        elif polls.must_look and not self._is_looking:
+        elif polls.arrived and not self._is_looking:
             self._is_looking = True
             self._wake_in_steps(self._looking())
         self.pops.arrived(topic, queue_id, tags_code)

@@ -71,15 +71,10 @@ class LongPolls(Generic[W]):
         self._count = 0
         self._held: dict[Key, _Queue[W]] = {}
         self._by_deadline: dict[int, dict[HeldPull[W], None]] = {}
-        self._arrived: dict[Key, _Arrivals] = {}
+        self.arrived: dict[Key, _Arrivals] = {}  # for queues with many pulls: `looking` has something to do
 
     def __len__(self) -> int:
         return self._count
-
-    @property
-    def must_look(self) -> bool:
-        """Something arrived for queues with many pulls: `looking` has something to do."""
-        return bool(self._arrived)
 
     def hold(self, pull: HeldPull[W]) -> bool:
         """Keep a pull; False when there are too many already, and it must be answered without waiting here."""
@@ -102,16 +97,16 @@ class LongPolls(Generic[W]):
             return []
         if len(queue.pulls) <= AT_ONCE:
             return self._take([pull for pull in queue.pulls if pull.wants(next_offset, tags_code)])
-        arrivals = self._arrived.setdefault((topic, queue_id), _Arrivals())
+        arrivals = self.arrived.setdefault((topic, queue_id), _Arrivals())
         arrivals.next_offset = max(arrivals.next_offset, next_offset)
         arrivals.codes.add(tags_code)
         return []
 
     def looking(self) -> Iterator[list[HeldPull[W]]]:
         """Look through the pulls of queues where something arrived; each step has those that may go on."""
-        while self._arrived:
-            key = next(iter(self._arrived))
-            arrivals = self._arrived.pop(key)
+        while self.arrived:
+            key = next(iter(self.arrived))
+            arrivals = self.arrived.pop(key)
             if (queue := self._held.get(key)) is None:
                 continue
             # Who comes from now on has seen what arrived. Sorting keeps the order of those of the same rank.

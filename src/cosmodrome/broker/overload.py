@@ -36,7 +36,7 @@ class Overload:
 
     def __init__(self, config: BrokerConfig, page_cache_busy_ms: int) -> None:
         self._is_enabled = config.broker_fast_failure_enable
-        self._send_capacity = config.send_thread_pool_queue_capacity
+        self.send_capacity = config.send_thread_pool_queue_capacity
         self._page_cache_busy_ms = page_cache_busy_ms
         self._limits = _limits(config)
         self._other_limit = config.wait_time_mills_in_admin_broker_queue
@@ -55,7 +55,7 @@ class Overload:
         if code in _SENDS:
             if page_cache_busy:
                 return self._busy(waited_ms, sends_waiting)
-            if sends_waiting >= self._send_capacity:
+            if sends_waiting >= self.send_capacity:
                 return SystemBusy("[OVERLOAD]system busy, start flow control for a while")
         if self._is_enabled and min(waited_ms, turn_before_ms) >= self._limits.get(code, self._other_limit):
             return _cleaned("TIMEOUT_CLEAN_QUEUE", waited_ms, sends_waiting)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 from cosmodrome.broker.registration import Master, Registration
 from cosmodrome.clock import Clock
 from cosmodrome.codes import Language, RequestCode, ResponseCode
@@ -42,13 +44,11 @@ class Replicas:
         self._follower: Follower | None = None
         self.least_copies = 0  # with fewer in sync, messages are refused; 0: they never are
         self.is_waited_for = False
-        self.waiters = 0  # that wait for replicas now
         if replication.is_slave:
             self._follower = Follower(store, replication, clock, self._inquire)
             registration.is_searching = lambda: not self.is_connected
         else:
             self._leader = Leader(store, replication, clock)
-            store.on_append = self._leader.appended
             registration.is_searching = lambda: False
         if replication.broker_role is BrokerRole.SYNC_MASTER:
             self.is_waited_for = replication.copies > 1
@@ -84,7 +84,6 @@ class Replicas:
     async def close(self) -> None:
         """Leave slaves, or the master."""
         if self._leader is not None:
-            self._store.on_append = None
             await self._leader.close()
         if self._follower is not None:
             await self._follower.close()
@@ -98,14 +97,15 @@ class Replicas:
 
     # --- a master's
 
-    async def replicated(self, end: int) -> Durability:
-        """Return once the log is on enough brokers up to `end`, or why it is not."""
+    def replicated(self, end: int) -> Awaitable[Durability]:
+        """Ask now; to be awaited: return once the log is on enough brokers up to `end`, or why it is not."""
         assert self._leader is not None, "only a master is asked"
-        self.waiters += 1
-        try:
-            return await self._leader.replicated(end)
-        finally:
-            self.waiters -= 1
+        return self._leader.ask(end)
+
+    @property
+    def waiters(self) -> int:
+        """How many wait for replicas now."""
+        return self._leader.waiting if self._leader is not None else 0
 
     def check_copies(self) -> None:
         """Refuse a message before it is stored if fewer copies than minInSyncReplicas are in sync."""

@@ -31,7 +31,7 @@ class Settling:
         self._lines: dict[str, _Line] = {}
 
     def must_wait(self, topic: str) -> bool:
-        return topic in self._lines or self._topics.is_unsaved(topic)
+        return topic in self._lines or (bool(self._topics.made) and self._topics.is_unsaved(topic))
 
     async def wait(self, topic: str) -> None:
         """Return when the topic is on disk and those that came before have gone on; store with no wait after this.

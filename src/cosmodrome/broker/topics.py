@@ -72,7 +72,7 @@ class Topics(SavedTable):
         self._topics: dict[str, TopicConfig] = {}
         self._encoded_bytes = 0  # of all topics, about
         self._leaving: Counter[str] = Counter()  # topic → how many delete its queues
-        self._made: dict[str, int] = {}  # topic → the change that made or changed it, since all were on disk
+        self.made: dict[str, int] = {}  # topic → the change that made or changed it, since all were on disk
         self._open: set[str] = set()  # of those, what clients have been let send to
         stored = state_file.load(path, TopicConfigWrapper.decode)
         if stored is not None:
@@ -102,12 +102,12 @@ class Topics(SavedTable):
 
     def is_unsaved(self, name: str) -> bool:
         """The topic was made or changed, and that is not on disk yet. Other topics' changes are no matter."""
-        if not self._made:
+        if not self.made:
             return False
         if not self.unsaved:
-            self._made.clear()
+            self.made.clear()
             return False
-        return self._made.get(name, 0) > self._changes_on_disk
+        return self.made.get(name, 0) > self._changes_on_disk
 
     def check_room(self, name: str) -> None:
         """Refuse a topic more when there are too many, or when they would not fit into a registration."""
@@ -193,7 +193,7 @@ class Topics(SavedTable):
             self._encoded_bytes += _encoded_bytes(config) - (_encoded_bytes(before) if before is not None else 0)
             self._topics[config.name] = config
             self.changed()
-            self._made[config.name] = self._changes
+            self.made[config.name] = self._changes
             self._on_change()
         return config
 
@@ -207,7 +207,7 @@ class Topics(SavedTable):
         self._topics = dict(table.topics)
         self._encoded_bytes = sum(map(_encoded_bytes, self._topics.values()))
         self._open.clear()
-        self._made.clear()
+        self.made.clear()
         self.replaced(table.data_version)
         self._on_change()
 
@@ -222,7 +222,7 @@ class Topics(SavedTable):
         self._open.discard(name)
         if (gone := self._topics.pop(name, None)) is not None:
             self._encoded_bytes -= _encoded_bytes(gone)
-            self._made.pop(name, None)
+            self.made.pop(name, None)
             log.info("topic %s deleted", name)
             self.changed()
             self._on_change()

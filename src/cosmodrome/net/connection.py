@@ -29,6 +29,7 @@ from cosmodrome.net.books import Books
 from cosmodrome.net.lane import OWNER
 from cosmodrome.net.turn import Turn
 from cosmodrome.net.watchdog import Watchdog
+from cosmodrome.release import ReleaseGroup
 from cosmodrome.wire.command import ONEWAY_BIT, RESPONSE_BIT, Command
 from cosmodrome.wire.frame import FrameDecoder
 from cosmodrome.wire.record import pack_host
@@ -57,8 +58,67 @@ class _Unsent(NamedTuple):
     waiter: asyncio.Future[Any]
 
 
+class _Parked:
+    """A request that goes on when its group is released."""
+
+    __slots__ = ("_connection", "command", "coroutine")
+
+    def __init__(
+        self, connection: Connection, command: Command, coroutine: Coroutine[Any, Any, Command | None]
+    ) -> None:
+        self._connection = connection
+        self.command = command
+        self.coroutine = coroutine
+
+    def go_on(self, outcome: Any) -> None:
+        self._connection._unpark(self, outcome)
+
+
 class Connection(asyncio.Protocol):
     """The protocol object of one socket. Everything happens on its event loop."""
+
+    # A class of more than 30 attributes without slots shares no keys among its objects in CPython 3.11: then every call
+    # of a method looks for it in the dictionary of each connection, and a request costs a microsecond more.
+    __slots__ = (
+        "_backlog",
+        "_books",
+        "_calls",
+        "_config",
+        "_decoder",
+        "_draining",
+        "_flush_due",
+        "_handler",
+        "_idle_timer",
+        "_is_resting",
+        "_last_active",
+        "_loop",
+        "_made",
+        "_nonsense",
+        "_on_close",
+        "_on_open",
+        "_opaques",
+        "_out",
+        "_out_bytes",
+        "_parked",
+        "_peer_stalled",
+        "_reading",
+        "_received",
+        "_stall_timer",
+        "_tasks",
+        "_transport",
+        "_turn",
+        "_unfinished_bytes",
+        "_unparked",
+        "_waiting_bytes",
+        "_watchdog",
+        "closed",
+        "error",
+        "in_order",
+        "lost",
+        "packed_peer",
+        "peer",
+        "peer_address",
+    )
 
     def __init__(
         self,
@@ -78,6 +138,8 @@ class Connection(asyncio.Protocol):
         self._opaques = itertools.count(1)  # Node replaces an opaque of 0, so ours start at 1
         self._calls: dict[int, asyncio.Future[Command]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._parked: set[_Parked] = set()
+        self._unparked: asyncio.Future[None] | None = None  # done when none is parked
         self._out: list[bytes | memoryview] = []
         self._out_bytes = 0
         self._flush_due = False
@@ -205,7 +267,8 @@ class Connection(asyncio.Protocol):
         """Every whole frame in hand, one after the other; if they take long, the rest in the next turn."""
         if self.closed:
             return
-        OWNER.set(self.peer)
+        if OWNER.get() is not self.peer:
+            OWNER.set(self.peer)
         take = self._decoder.take
         clock, limit = self._watchdog.clock, self._watchdog.limit_seconds
         before = clock()
@@ -249,16 +312,15 @@ class Connection(asyncio.Protocol):
 
     @property
     def _accepting(self) -> bool:
-        if (
-            self.closed
-            or self._draining
-            or self._is_resting
-            or len(self._tasks) >= self._config.max_handlers_per_connection
-        ):
+        if self.closed or self._draining or self._is_resting or self._is_full:
             return False
         if self._waiting_bytes and self._books is not None and self._books.has_much_waiting:
             return False  # until some of its own are done
         return not self._peer_stalled or bool(self._calls)
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._tasks) + len(self._parked) >= self._config.max_handlers_per_connection
 
     def _regulate(self) -> None:
         """Read only while frames are accepted: what is not read waits with the peer, not here."""
@@ -272,7 +334,7 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _start(self, command: Command) -> None:
-        """Step the handler once. Most are then done; one that waits goes on as a task."""
+        """Step the handler once. Most are then done."""
         coroutine = self._handler(self, command)
         try:
             waiting_for = coroutine.send(None)
@@ -282,14 +344,54 @@ class Connection(asyncio.Protocol):
         except (Exception, asyncio.CancelledError) as error:  # what it waited for may have been cancelled before
             self._fail(command, error)
             return
-        task = self._loop.create_task(self._finish(command, self._resume(command, coroutine, waiting_for)))
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
-        if len(command.body) >= LONG_BODY_BYTES:
-            self._wait(len(command.body))
-            task.add_done_callback(partial(self._waited, len(command.body)))
-        if len(self._tasks) >= self._config.max_handlers_per_connection:
+        self._suspend(command, coroutine, waiting_for)
+
+    def _suspend(self, command: Command, coroutine: Coroutine[Any, Any, Command | None], waiting_for: Any) -> None:
+        """A handler waits: for others' sake with its group, else as a task."""
+        size = len(command.body)
+        if type(waiting_for) is ReleaseGroup:
+            parked = _Parked(self, command, coroutine)
+            self._parked.add(parked)
+            waiting_for.join(parked.go_on)
+            if size >= LONG_BODY_BYTES:
+                self._wait(size)
+        else:
+            task = self._loop.create_task(self._finish(command, self._resume(command, coroutine, waiting_for)))
+            self._tasks.add(task)
+            task.add_done_callback(self._finished)
+            if size >= LONG_BODY_BYTES:
+                self._wait(size)
+                task.add_done_callback(partial(self._waited, size))
+        if self._is_full:
             self._regulate()
+
+    def _unpark(self, parked: _Parked, outcome: Any) -> None:
+        """Step a handler whose group is released. Most are then done."""
+        if parked not in self._parked:  # given up at the end of the connection
+            return
+        self._parked.discard(parked)
+        command, coroutine = parked.command, parked.coroutine
+        owner = OWNER.set(self.peer)
+        clock = self._watchdog.clock
+        began = clock()
+        try:
+            waiting_for = coroutine.send(outcome)
+        except StopIteration as done:
+            self._answer(command, done.value)
+        except (Exception, asyncio.CancelledError) as error:
+            self._fail(command, error)
+        else:
+            self._suspend(command, coroutine, waiting_for)
+        finally:
+            OWNER.reset(owner)
+        if (took := clock() - began) > self._watchdog.limit_seconds:
+            self._watchdog.note(command.code, self.peer, took)
+        if len(command.body) >= LONG_BODY_BYTES:
+            self._waited(len(command.body))
+        if not self._reading:
+            self._regulate()
+        if self._unparked is not None and not self._parked and not self._unparked.done():
+            self._unparked.set_result(None)
 
     def _wait(self, size: int) -> None:
         self._waiting_bytes += size
@@ -297,7 +399,7 @@ class Connection(asyncio.Protocol):
             self._books.waiting_bytes += size
             self._regulate()
 
-    def _waited(self, size: int, _task: asyncio.Task[None]) -> None:
+    def _waited(self, size: int, _task: asyncio.Task[None] | None = None) -> None:
         self._waiting_bytes -= size
         if self._books is not None:
             self._books.waiting_bytes -= size
@@ -336,7 +438,7 @@ class Connection(asyncio.Protocol):
                     self._watchdog.note(command.code, self.peer, took)
 
     def _finished(self, task: asyncio.Task[None]) -> None:
-        was_full = len(self._tasks) >= self._config.max_handlers_per_connection
+        was_full = self._is_full
         self._tasks.discard(task)
         if was_full:
             self._regulate()
@@ -473,14 +575,21 @@ class Connection(asyncio.Protocol):
         if not self.closed:
             self._draining = True
             self._regulate()
-            if self._tasks:
-                await asyncio.wait(self._tasks, timeout=grace_ms / 1000)
+            in_hand: list[asyncio.Future[None]] = [*self._tasks]
+            if self._parked:
+                self._unparked = self._loop.create_future()
+                in_hand.append(self._unparked)
+            if in_hand:
+                await asyncio.wait(in_hand, timeout=grace_ms / 1000)
             self.close()
         try:
             await asyncio.wait_for(self.lost.wait(), grace_ms / 1000)
         except TimeoutError:
             self.abort()
             await self.lost.wait()
+        for parked in self._parked:
+            parked.coroutine.close()
+        self._parked.clear()
         for task in self._tasks:
             task.cancel()
         if self._tasks:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -21,6 +21,7 @@ from cosmodrome.clock import Clock
 from cosmodrome.config import KIB, ReplicationConfig
 from cosmodrome.errors import CosmodromeError, ProtocolError
 from cosmodrome.net.server import CannotListen
+from cosmodrome.release import ReleaseGroup
 from cosmodrome.replication.packets import PACKET, ReportReader, encode_head
 from cosmodrome.replication.progress import Progress, Woken
 from cosmodrome.store.message import Durability
@@ -33,11 +34,13 @@ BYTES_PER_TURN = 256 * KIB  # to one slave, before others have their turn
 FLOW_WINDOW_MS = 100  # in each, a share of maxHaTransferByteInSecond may be sent
 CLOSING_TURNS = 3  # of the loop, for what is on its way to the sockets
 
-Waiter = asyncio.Future[Durability]
+Waiter = ReleaseGroup[Durability]
 
 
 class LogSource(Protocol):
     """The part of a master's store that leading needs."""
+
+    on_append: Callable[[], None] | None  # called after each append while a slave waits for more
 
     @property
     def min_physical_offset(self) -> int:
@@ -181,7 +184,8 @@ class Sender:
 class Leader:
     """Serves slaves, and knows what is safe on enough of them. Everything happens on its event loop.
 
-    Call `appended` after the log grew, and `replicated` for a message that must be on other disks, too.
+    Call `replicated` for a message that must be on other disks, too. The log tells of appends only while a slave reads:
+    once in each turn of the loop, however many there are.
     """
 
     def __init__(self, source: LogSource, config: ReplicationConfig, clock: Clock) -> None:
@@ -192,6 +196,13 @@ class Leader:
             config.copies, config.ha_max_gap_not_in_sync, config.slave_timeout, source.max_physical_offset
         )
         self._links: set[_SlaveLink] = set()
+        self._asking: Waiter | None = None  # the group of those that asked in this turn of the loop
+        self._asking_end = self._asking_ms = 0  # up to where they asked, and when the first did
+        self._asking_full = 0  # who asks for this much goes into the next group
+        self._asking_count = 0
+        self._asking_due = False
+        self._members: dict[Waiter, int] = {}  # how many wait with each group
+        self.waiting = 0  # how many have asked that wait for their outcome
         self._sending_due = False
         self._is_closed = False
         self._asked = asyncio.Event()  # somebody waits for copies
@@ -224,24 +235,76 @@ class Leader:
         """Send what was appended at the end of this turn of the loop, however often this is called in it."""
         if self._links and not self._sending_due:
             self._sending_due = True
+            self._source.on_append = None
             self._loop.call_soon(self._send)
 
     def _send(self) -> None:
         self._sending_due = False
-        for link in tuple(self._links):
-            link.send()
+        try:
+            for link in tuple(self._links):
+                link.send()
+        finally:
+            self._listen()
+
+    def _listen(self) -> None:
+        """Hear of the next append if a slave reads. Others cost a sender nothing: what they need stays in the log."""
+        if self._sending_due:
+            return
+        if not self._is_closed and any(link.is_reading for link in self._links):
+            self._source.on_append = self.appended
+        elif self._source.on_append == self.appended:  # not another leader's, after a change of roles and back
+            self._source.on_append = None
 
     async def replicated(self, end: int) -> Durability:
         """Return, when the log is on enough disks up to `end`, OK; or why that is not so and will not be waited for.
 
         With fewer copies in sync than are wanted that is SLAVE_NOT_AVAILABLE at once, also for those that wait.
         """
-        waiter: Waiter = asyncio.get_running_loop().create_future()
-        outcome = self._progress.ask(waiter, end, self._clock.steady_ms())
+        return await self.ask(end)
+
+    def ask(self, end: int) -> Waiter:
+        """Ask now; the outcome of `replicated` is what awaiting the result returns.
+
+        Those that ask in one turn of the loop wait for the last of them, a packet's worth together: the slave gets
+        their messages together anyway.
+        """
+        outcome = self._progress.outcome(end)
         if outcome is not None:
-            return outcome
-        self._asked.set()
-        return await waiter
+            return ReleaseGroup(outcome)
+        group = self._asking
+        if group is not None and end >= self._asking_full:
+            self._ask_together()
+            group = None
+        if group is None:
+            group = self._asking = ReleaseGroup()
+            self._asking_full = end + self._config.ha_transfer_batch_size
+            self._asking_end, self._asking_ms, self._asking_count = end, self._clock.steady_ms(), 0
+            if not self._asking_due:
+                self._asking_due = True
+                self._loop.call_soon(self._ask_last)
+        elif end > self._asking_end:
+            self._asking_end = end
+        self._asking_count += 1
+        self.waiting += 1
+        return group
+
+    def _ask_last(self) -> None:
+        self._asking_due = False
+        self._ask_together()
+
+    def _ask_together(self) -> None:
+        group, self._asking = self._asking, None
+        assert group is not None, "who asks in a turn is in a group"
+        outcome = self._progress.ask(group, self._asking_end, self._asking_ms)
+        self._members[group] = self._asking_count
+        if outcome is not None:
+            self._release(group, outcome)
+        else:
+            self._asked.set()
+
+    def _release(self, group: Waiter, outcome: Durability) -> None:
+        self.waiting -= self._members.pop(group)
+        group.release(outcome)
 
     def in_sync_copies(self) -> int:
         """Return how many logs are at most haMaxGapNotInSync behind, this one included."""
@@ -306,9 +369,11 @@ class Leader:
         log.info("slave connected: peer=%s begins=%d has=%d", link.peer, link.sender.begins, offset)
         self._wake(self._progress.join(link, offset, link.host))
         link.send()
+        self._listen()
 
     def _lost(self, link: _SlaveLink, reason: str) -> None:
         self._links.discard(link)
+        self._listen()
         if link.has_joined:
             log.info("slave lost: peer=%s reported=%d reason=%r", link.peer, link.sender.reported, reason)
             self._wake(self._progress.leave(link))
@@ -325,9 +390,8 @@ class Leader:
         link.close(text)
 
     def _wake(self, woken: Woken[Waiter]) -> None:
-        for waiter, outcome in woken:
-            if not waiter.done():  # its request may have been cancelled meanwhile
-                waiter.set_result(outcome)
+        for group, outcome in woken:
+            self._release(group, outcome)
 
     def _status(self, link: _SlaveLink) -> SlaveStatus:
         sender = link.sender
@@ -407,6 +471,11 @@ class _SlaveLink(asyncio.Protocol):
         if offset is not None:
             self._leader._reported(self, offset)
 
+    @property
+    def is_reading(self) -> bool:
+        """The slave has begun to follow, and reads what it is sent."""
+        return self.has_joined and self._is_open and not self._is_paused and not self._is_throttled
+
     def pause_writing(self) -> None:
         self._is_paused = True
 
@@ -445,6 +514,7 @@ class _SlaveLink(asyncio.Protocol):
         await self._clock.sleep(ms)
         self._is_throttled = False
         self.send()
+        self._leader._listen()
 
     def tick(self, now_ms: int) -> int:
         """Do what time asks for; return when it will ask for the next."""

@@ -149,16 +149,23 @@ class Progress(Generic[W]):
             if not self._others:
                 self.safe = end
 
-    def ask(self, waiter: W, end: int, now_ms: int) -> Durability | None:
-        """Return how safe the log is up to `end`, or None: then `waiter` will be given out once, with the answer.
-
-        Who asks for less than one before waits for as much as that one: it was in the log when both asked.
-        """
+    def outcome(self, end: int) -> Durability | None:
+        """Return how safe the log is up to `end`, or None if that must be waited for."""
         self.advance(end)
         if end <= self.safe:
             return Durability.OK
         if not self._is_enough(self.end):
             return Durability.SLAVE_NOT_AVAILABLE
+        return None
+
+    def ask(self, waiter: W, end: int, now_ms: int) -> Durability | None:
+        """Return how safe the log is up to `end`, or None: then `waiter` will be given out once, with the answer.
+
+        Who asks for less than one before waits for as much as that one: it was in the log when both asked.
+        """
+        outcome = self.outcome(end)
+        if outcome is not None:
+            return outcome
         deadline_ms = now_ms + self._timeout_ms
         if self._waiting:
             last = self._waiting[-1]

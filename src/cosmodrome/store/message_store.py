@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from cosmodrome import state_file
 from cosmodrome.clock import Clock
@@ -52,6 +52,9 @@ from cosmodrome.wire.properties import find
 from cosmodrome.wire.record import RecordHead, SysFlag, encode_record, encode_records
 
 log = logging.getLogger(__name__)
+
+# What properties may not end with: after a kill, recovery could not tell them from a record not written to its end.
+_TORN = "\0"
 
 
 class MessageStore:
@@ -279,7 +282,7 @@ class MessageStore:
         """Put a message behind all others. It is in the log when this returns; `durable` says when it is on disk."""
         if self._gate.is_shut:
             self._check_gate()
-        if len(message.body) > self._max_body_size or _looks_torn(message.properties):
+        if len(message.body) > self._max_body_size or message.properties[-1:] == _TORN:
             raise self._illegal()
         queue = self._queues.queue(message.topic, message.queue_id)
         now_ms = self._clock.now_ms()
@@ -330,7 +333,8 @@ class MessageStore:
         if self._gate.is_shut:
             self._check_gate()
         _, bodies, properties = zip(*items, strict=True) if items else ((), (), ())
-        if not items or sum(map(len, bodies)) > self._max_body_size or any(map(_looks_torn, properties)):
+        is_torn = [raw for raw in properties if raw[-1:] == _TORN]
+        if not items or sum(map(len, bodies)) > self._max_body_size or is_torn:
             raise self._illegal()
         queue = self._queues.queue(message.topic, message.queue_id)
         now_ms = self._clock.now_ms()
@@ -472,9 +476,9 @@ class MessageStore:
         """Whoever waited when an append stalled has been answered."""
         self._gate.set_busy(False)
 
-    async def durable(self, end: int, *, wait: bool = True) -> Durability:
+    def durable(self, end: int, *, wait: bool = True) -> Coroutine[Any, Any, Durability]:
         """The promise: return once everything below `end` is as safe as the configured flush says, or time is up."""
-        return await self.flusher.durable(end, wait=wait)
+        return self.flusher.durable(end, wait=wait)
 
     def _flushed(self, end: int, timestamp: int) -> None:
         """The log is on disk up to `end`; in group commit that makes its messages visible."""
@@ -973,11 +977,6 @@ def _locked(paths: StorePaths) -> StoreLock:
         lock.release()
         raise
     return lock
-
-
-def _looks_torn(properties: str) -> bool:
-    """After a kill, recovery could not tell it from a record that was not written to its end."""
-    return properties[-1:] == "\0"
 
 
 def _has_key(head: RecordHead, key: str) -> bool:

@@ -116,13 +116,13 @@ class QueueReader:
         if file is None or end > file.end or size > byte_limit or self._log.end - begin > self._memory_bytes:
             return None
         view, start = file.view, file.start
-        places_in_file = [at - start for at in offsets]
         is_last = file is self._log.files[-1]
-        is_ours = is_last and begin >= self.written_from
-        if not is_ours and not _all_there(view, places_in_file, offsets, sizes, queue.queue_id, offset):
-            return None
-        if (verify or not (is_last or bulk)) and not _all_sound(view, places_in_file, sizes, queue.topic_bytes):
-            return None
+        if verify or begin < self.written_from or not is_last:
+            places_in_file = [at - start for at in offsets]
+            if not _all_there(view, places_in_file, offsets, sizes, queue.queue_id, offset):
+                return None
+            if (verify or not (is_last or bulk)) and not _all_sound(view, places_in_file, sizes, queue.topic_bytes):
+                return None
         if begin + size == end:  # side by side, for offsets only rise and records do not overlap
             views: tuple[memoryview, ...] = (view[begin - start : end - start],)
         else:

@@ -41,14 +41,17 @@ class FrameDecoder:
         self._max_size = max_frame_bytes - 4
         self._data: bytes | bytearray = b""
         self._position = 0
+        self.pending_bytes = 0  # behind the frames that were taken
 
     def feed(self, data: bytes) -> None:
-        position = self._position
-        pending = self._data
-        if position == len(pending):  # the usual case: every frame was taken, so nothing is copied
+        if not self.pending_bytes:  # the usual case: every frame was taken, so nothing is copied
             self._data = data
             self._position = 0
+            self.pending_bytes = len(data)
             return
+        self.pending_bytes += len(data)
+        position = self._position
+        pending = self._data
         if isinstance(pending, bytearray):
             del pending[:position]
             pending += data
@@ -58,11 +61,11 @@ class FrameDecoder:
 
     def take(self) -> Frame | None:
         """The next whole frame, or None until more bytes come."""
-        data = self._data
-        start = self._position
-        available = len(data) - start
+        available = self.pending_bytes
         if available < PREFIX_SIZE:
             return None
+        data = self._data
+        start = self._position
         size, word = _PREFIX.unpack_from(data, start)
         header_size = word & 0xFFFFFF
         if not 4 + header_size <= size <= self._max_size or header_size > MAX_HEADER_BYTES:
@@ -75,14 +78,11 @@ class FrameDecoder:
         body = start + PREFIX_SIZE + header_size
         end = start + 4 + size
         self._position = end
+        self.pending_bytes = available - 4 - size
         header_bytes, body_bytes = data[start + PREFIX_SIZE : body], data[body:end]
         if type(data) is bytearray:
             header_bytes, body_bytes = bytes(header_bytes), bytes(body_bytes)
         return _new_tuple(Frame, (word >> 24, header_bytes, body_bytes))
-
-    @property
-    def pending_bytes(self) -> int:
-        return len(self._data) - self._position
 
 
 def _foreign(start: bytes) -> str | None:

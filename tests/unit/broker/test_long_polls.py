@@ -120,12 +120,12 @@ def test_a_crowd_is_taken_in_steps_that_begin_with_one_pull_of_each_owner() -> N
     many, one, two = crowd(1_000, "many"), crowd(1, "one"), crowd(2, "two")
     waiting = polls(*many, *one, *two, limit=10_000)
     assert waiting.take_arrived("T", 0, 6, tags_code=0) == []
-    assert waiting.must_look
+    assert waiting.arrived
     steps = list(waiting.looking())
     assert [pull.waiter for pull in steps[0]][:4] == ["many-0", "one-0", "two-0", "many-1"]
     assert max(map(len, steps)) == TAKEN_STEP
     assert sum(map(len, steps)) == 1_003
-    assert (len(waiting), waiting.must_look) == (0, False)
+    assert (len(waiting), waiting.arrived) == (0, {})
 
 
 def test_an_arrival_costs_the_same_however_many_wait() -> None:

@@ -21,6 +21,7 @@ from cosmodrome.net.caller import Caller, refuse
 from cosmodrome.net.connection import Connection, Handler
 from cosmodrome.net.lane import OWNER
 from cosmodrome.net.server import Server
+from cosmodrome.release import ReleaseGroup
 from cosmodrome.wire.command import Command
 from cosmodrome.wire.frame import BINARY, FrameDecoder
 
@@ -792,3 +793,98 @@ async def test_a_connection_accepted_while_closing_is_not_left_over(stage: Stage
     assert [await peer.receive_all() for peer in peers] == [[]] * 20
     await asyncio.gather(*(connection.lost.wait() for connection in served.connections))
     assert served.server.connections == set()
+
+
+# --- requests that are released together
+
+
+async def test_requests_that_wait_for_one_group_need_no_task_and_leave_in_one_write(stage: Stage) -> None:
+    group: ReleaseGroup[str] = ReleaseGroup()
+    owners = []
+
+    async def wait(_connection: Connection, command: Command) -> Command:
+        remark = await group
+        owners.append(OWNER.get())
+        return command.reply(remark=remark)
+
+    served = await stage.serve(wait)
+    peer = await stage.raw(served)
+    (connection,) = served.server.connections
+    await peer.send(*(Command(code=1, opaque=opaque, fields={}) for opaque in range(5)))
+    while len(connection._parked) < 5:  # noqa: ASYNC110 - nobody sets an event for it
+        await asyncio.sleep(0)
+    assert not connection._tasks
+    group.release("stored")
+    replies = [await peer.receive() for _ in range(5)]
+    assert [(reply.opaque, reply.remark) for reply in replies] == [(opaque, "stored") for opaque in range(5)]
+    assert len(served.transports[0].writes) == 1
+    assert owners == [connection.peer] * 5
+    assert OWNER.get() is None
+
+
+async def test_a_released_request_may_wait_again_as_a_task_or_fail(stage: Stage) -> None:
+    group: ReleaseGroup[str] = ReleaseGroup()
+
+    async def wait(_connection: Connection, command: Command) -> Command:
+        await group
+        if command.opaque == 1:
+            raise ValueError("broken")
+        await asyncio.sleep(0)
+        return command.reply()
+
+    served = await stage.serve(wait)
+    peer = await stage.raw(served)
+    (connection,) = served.server.connections
+    await peer.send(Command(code=1, opaque=1, fields={}), Command(code=1, opaque=2, fields={}))
+    while len(connection._parked) < 2:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    group.release("stored")
+    codes = {(reply := await peer.receive()).opaque: reply.code for _ in range(2)}
+    assert codes == {1: ResponseCode.SYSTEM_ERROR, 2: ResponseCode.SUCCESS}
+
+
+async def test_requests_that_wait_for_a_group_are_bounded_and_read_on_after_it(stage: Stage) -> None:
+    groups: list[ReleaseGroup[None]] = []
+
+    async def wait(_connection: Connection, command: Command) -> Command:
+        groups.append(ReleaseGroup())
+        await groups[-1]
+        return command.reply()
+
+    served = await stage.serve(wait, NetConfig(max_handlers_per_connection=2))
+    peer = await stage.raw(served)
+    (connection,) = served.server.connections
+    await peer.send(*(Command(code=1, opaque=opaque, fields={}) for opaque in range(3)))
+    await served.transports[0].paused.wait()
+    assert len(connection._parked) == len(groups) == 2
+    groups[0].release(True)  # type: ignore[arg-type]
+    assert (await peer.receive()).opaque == 0
+    while len(groups) < 3:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+
+
+async def test_closing_waits_for_groups_and_gives_up_those_that_are_not_released(stage: Stage) -> None:
+    groups: list[ReleaseGroup[bool]] = []
+    given_up = []
+
+    async def wait(_connection: Connection, command: Command) -> Command:
+        groups.append(ReleaseGroup())
+        try:
+            await groups[-1]
+        except GeneratorExit:
+            given_up.append(command.opaque)
+            raise
+        return command.reply()
+
+    served = await stage.serve(wait)
+    peer = await stage.raw(served)
+    await peer.send(Command(code=1, opaque=1, fields={}), Command(code=1, opaque=2, fields={}))
+    while len(groups) < 2:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    closing = asyncio.create_task(served.server.close())
+    await asyncio.sleep(0)
+    groups[0].release(True)
+    await closing
+    assert [reply.opaque for reply in await peer.receive_all()] == [1]
+    assert given_up == [2]
+    groups[1].release(True)  # too late, and of no harm

@@ -201,7 +201,11 @@ async def test_a_message_is_safe_when_a_slave_has_reported_it() -> None:
         slave.report(log.max_physical_offset)
         await until(lambda: leader.in_sync_copies() == 2)
         ends = [log.append()[1] for _ in range(3)]
-        waiting = [asyncio.create_task(leader.replicated(end)) for end in ends]
+        waiting = []
+        for end in ends:
+            waiting.append(asyncio.create_task(leader.replicated(end)))
+            await asyncio.sleep(0)  # else they would wait together
+            await asyncio.sleep(0)
         slave.report(ends[1])
         assert await asyncio.gather(*waiting[:2]) == [Durability.OK] * 2
         assert not waiting[2].done()
@@ -301,6 +305,79 @@ class _OneFile(FakeLog):
     def log_bytes(self, begin: int, size: int) -> memoryview | None:
         end = min(begin + size, self.max_physical_offset)
         return memoryview(self.read(begin, end)) if begin < end else None
+
+
+async def test_senders_of_one_turn_wait_in_groups_of_a_packet() -> None:
+    log, config = make_log(5), ReplicationConfig(ha_transfer_batch_size=100)
+    async with leading(log, config, FakeClock()) as leader, slave_of(leader) as slave:
+        slave.report(log.max_physical_offset)
+        await until(lambda: leader.in_sync_copies() == 2)
+        end = log.max_physical_offset
+        log.bytes += bytes(250)
+        groups = [leader.ask(end + asked) for asked in (10, 60, 109, 110, 200, 250)]
+        assert [groups.index(group) for group in groups] == [0, 0, 0, 3, 3, 5]
+        assert leader.waiting == 6
+        slave.report(end + 110)
+        assert await groups[0] is Durability.OK
+        assert (groups[3].outcome, leader.waiting) == (None, 3)
+        slave.report(end + 250)
+        assert await groups[5] is Durability.OK
+        assert (groups[3].outcome, leader.waiting) == (Durability.OK, 0)
+
+
+async def test_a_hung_slave_costs_a_send_neither_memory_nor_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = make_log()
+    config = ReplicationConfig(ha_transfer_batch_size=16_384)
+    log.log_file_size = 10**9
+    log.bytes += bytes(32 * 1024 * 1024)  # more than the system keeps for a socket
+    source = _OneFile(log)
+    async with leading(source, config, FakeClock()) as leader, slave_of(leader) as slave:
+        assert source.on_append is None, "without a slave nobody is told"
+        slave.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        slave.report(1)
+        await until(lambda: any(link._is_paused for link in leader._links))
+        await asyncio.sleep(0)
+        (link,) = leader._links
+        unsent, place, sends = link._transport.get_write_buffer_size(), link.sender.next, 0
+
+        def count() -> None:
+            nonlocal sends
+            sends += 1
+
+        monkeypatch.setattr(leader, "_send", count)
+        for _ in range(10_000):
+            source.append(1_000)
+            if source.on_append is not None:
+                source.on_append()
+            assert source.on_append is None, "a slave that does not read is of no interest to senders"
+            if sends:
+                await asyncio.sleep(0)
+        assert (link._transport.get_write_buffer_size(), link.sender.next, sends) == (unsent, place, 0)
+        assert len(leader._tasks) == 2
+        monkeypatch.undo()
+        slave.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        received = 1
+        while received < source.max_physical_offset:
+            offset, data = await slave.packet()
+            assert offset == received
+            received += len(data)
+        await until(lambda: source.on_append is not None)
+
+
+async def test_a_turn_of_the_loop_is_told_of_once_however_many_messages_it_appends() -> None:
+    log = make_log(5)
+    async with leading(log, CONFIG, FakeClock()) as leader, slave_of(leader) as slave:
+        slave.report(log.max_physical_offset)
+        await until(lambda: leader.in_sync_copies() == 2)
+        begin, told = log.max_physical_offset, 0
+        for _ in range(10):
+            log.append()
+            if log.on_append is not None:
+                log.on_append()
+                told += 1
+        assert told == 1
+        assert await slave.receive(begin, log.max_physical_offset) == log.read(begin, log.max_physical_offset)
+        assert log.on_append is not None
 
 
 async def test_flow_control_spreads_a_second_over_the_second() -> None:
