@@ -18,7 +18,8 @@ import itertools
 import logging
 import types
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -90,6 +91,7 @@ class Connection(asyncio.Protocol):
         "_draining",
         "_flush_due",
         "_handler",
+        "_held",
         "_idle_timer",
         "_is_resting",
         "_last_active",
@@ -102,6 +104,7 @@ class Connection(asyncio.Protocol):
         "_out",
         "_out_bytes",
         "_parked",
+        "_pauses",
         "_peer_stalled",
         "_reading",
         "_received",
@@ -157,6 +160,7 @@ class Connection(asyncio.Protocol):
         self._watchdog = books.watchdog if books is not None else _ASLEEP
         self._turn = (books.turn if books is not None else None) or Turn(self._watchdog.clock)
         self._is_resting = False  # while others have their turn
+        self._pauses = 0
         self._held: Frame | None = None  # a long one, which another turn has time for
         self._unfinished_bytes = 0  # of a frame, as the books know them
         self._waiting_bytes = 0  # of long requests in hand
@@ -333,6 +337,17 @@ class Connection(asyncio.Protocol):
         if self._reading and not self.closed:
             self._transport.resume_reading()
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Take no frame until the end of the block: none may overtake the request that waits in it."""
+        self._pauses += 1
+        self._regulate()
+        try:
+            yield
+        finally:
+            self._pauses -= 1
+            self._regulate()
+
     @property
     def is_reading(self) -> bool:
         """Its frames are taken as they come."""
@@ -340,7 +355,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def _accepting(self) -> bool:
-        if self.closed or self._draining or self._is_resting or self._is_full:
+        if self.closed or self._draining or self._is_resting or self._pauses or self._is_full:
             return False
         if self._waiting_bytes and self._books is not None and self._books.has_much_waiting:
             return False  # until some of its own are done

@@ -114,10 +114,21 @@ async def _send_batch(
         items = [item._replace(properties=_checked_in_batch(item.properties)) for item in items]
     properties = _checked_in_batch(request.properties or "")
     message = message_from(broker, connection, command, request, topic, queue_id)
+    if broker.store.is_entering_batch:
+        await _enter_batches(broker, connection)
     appended = broker.store.append_batch(message, items)
     broker.statistics.put(message.topic, queue_id, len(items), appended.size, broker.store.append_ms)
+    if broker.store.is_entering_batch:
+        await broker.lane.run(broker.store.entering_batch())
     code = await _durable(broker, message, appended, properties) if broker.promises else _SUCCESS
     return command.reply(code, _reply(broker, appended, queue_id, props.find(properties, Property.UNIQ_KEY)))
+
+
+async def _enter_batches(broker: Broker, connection: Connection) -> None:
+    """Return when no batch is on its way into its queue; nothing else of the connection is served before."""
+    with connection.paused():
+        while broker.store.is_entering_batch:
+            await broker.lane.run(broker.store.entering_batch())
 
 
 async def _bury_if_dead(broker: Broker, request: SendMessage, message: StoreMessage) -> None:
