@@ -169,6 +169,22 @@ async def test_a_client_with_many_groups_comes_and_goes_in_steps(
         assert len(broker.clients) == 0
 
 
+async def test_of_connections_with_many_groups_that_are_lost_at_once_one_leaves_in_a_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with broker_and_caller(tmp_path) as (broker, _caller):
+        lost = [Caller() for _ in range(20)]
+        for one in lost:
+            await one.call(broker.address, beat(producers=LEAVING_STEP + 1), TIMEOUT_MS)
+        with Turns() as turns:
+            monkeypatch.setattr(broker.clients, "drop", turns.counting(broker.clients.drop))
+            for connection in list(broker._servers[0].connections):
+                connection.abort()
+            await until(lambda: len(broker.clients) == 0)
+        assert (turns.total, turns.most) == (20, 1)
+        await asyncio.gather(*(one.close() for one in lost))
+
+
 async def test_the_filters_of_one_consumer_are_compiled_in_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -675,12 +675,14 @@ class Broker:
     def _connection_lost(self, connection: Connection) -> None:
         if isinstance(connection.error, OSError) and connection.error.errno == errno.EFAULT:
             self.store.memory_failed()
-        if groups := self.clients.drop(connection):
-            self.lane.start(self._leaving(groups))
+        self.lane.start(self._leaving(connection))
 
-    def _leaving(self, groups: list[str]) -> Iterator[None]:
-        """Tell the groups that a member left, in steps."""
-        for number, group in enumerate(groups, 1):
+    def _leaving(self, connection: Connection) -> Iterator[None]:
+        """Let a connection leave its groups, and tell them, in steps. One that is in many waits for its turn first: many
+        such connections may be lost at once."""
+        if self.clients.count_of(connection) > LEAVING_STEP:
+            yield
+        for number, group in enumerate(self.clients.drop(connection), 1):
             self.member_left(group)
             if number % LEAVING_STEP == 0:
                 yield

@@ -111,7 +111,7 @@ class Dispatcher:
         for number, raw in enumerate(properties):
             if _KEY in raw:
                 keys += _keys(raw, bounds[number])
-            if number == last or len(keys) >= KEYS_STEP or number - first == MESSAGES_STEP:
+            if number == last or len(keys) >= KEYS_STEP or number - first + 1 == MESSAGES_STEP:
                 places, parts = bounds[first : number + 2], properties[first : number + 1]
                 self._dispatch_part(queue, queue_offset + first, places, sys_flag, store_timestamp, parts, keys)
                 first, keys = number + 1, []
