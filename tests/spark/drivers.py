@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -34,8 +35,11 @@ class Driver:
 
     def __init__(self, cluster: Cluster, checkpoint: Path, fault: str = "") -> None:
         args = [sys.executable, str(PROGRAM), cluster.namesrv, "rows", "copies", str(checkpoint), fault]
+        # With a session of its own: Ctrl-C at a terminal does not reach it. It ends when the test's process does.
+        setpriv = shutil.which("setpriv")
+        bound = [setpriv, "--pdeathsig", "KILL", *args] if setpriv else args
         self._process = subprocess.Popen(
-            args, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+            bound, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
         )
 
     def ended(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from cosmodrome.errors import ServiceNotAvailable
 from cosmodrome.store import dispatcher
 from cosmodrome.store.consume_queue import ConsumeQueue
 from cosmodrome.store.dispatcher import Dispatcher
-from cosmodrome.store.index_file import Index
+from cosmodrome.store.index_file import Index, Key
 from cosmodrome.store.message import Durability
 from cosmodrome.store.message_store import MessageStore
 from cosmodrome.wire.batch import BatchItem
@@ -39,9 +39,12 @@ def check_whole(store: MessageStore, first: int = 0) -> None:
 def test_a_batch_enters_in_steps_of_so_many_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(tmp_path, ROOMY)
     put, keys = Index.put, list[int]()
-    monkeypatch.setattr(
-        Index, "put", lambda self, topic, given, at: (keys.append(len(given)), put(self, topic, given, at))
-    )
+
+    def counting(self: Index, topic: str, given: list[Key], timestamp: int) -> None:
+        keys.append(len(given))
+        put(self, topic, given, timestamp)
+
+    monkeypatch.setattr(Index, "put", counting)
     store.append_batch(message(), ITEMS)
     assert keys == [dispatcher.KEYS_STEP]
     assert store.max_offset("orders", 0) == dispatcher.KEYS_STEP // 2
@@ -55,11 +58,12 @@ def test_a_batch_enters_in_steps_of_so_many_keys(tmp_path: Path, monkeypatch: py
 def test_messages_without_keys_enter_in_steps_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(tmp_path, ROOMY)
     put, counts = ConsumeQueue.put_batch, list[int]()
-    monkeypatch.setattr(
-        ConsumeQueue,
-        "put_batch",
-        lambda self, at, bounds, codes: (counts.append(len(codes)), put(self, at, bounds, codes)),
-    )
+
+    def counting(self: ConsumeQueue, queue_offset: int, bounds: Sequence[int], codes: Sequence[int]) -> None:
+        counts.append(len(codes))
+        put(self, queue_offset, bounds, codes)
+
+    monkeypatch.setattr(ConsumeQueue, "put_batch", counting)
     store.append_batch(message(), [BatchItem(0, b"x", "")] * (2 * dispatcher.MESSAGES_STEP + 1))
     for _ in store.entering_batch():
         pass
