@@ -1,10 +1,11 @@
-"""`cosmodrome`, whose event loop is metered: how much CPU time the process took between two looks at the loop.
+"""`cosmodrome`, whose event loop is metered: how much CPU time it took between two looks at it.
 
     python -m tests.system.metered FILE up …
 
 A look is due every few milliseconds, and comes late when a turn of the loop takes long; so no turn took more CPU time
-than was spent between two looks, by the loop or by threads that kept the interpreter from it. Unlike the time of a
-clock on the wall that does not grow when other processes have the machine. FILE has a line for each step that counts.
+than was spent between two looks. Unlike the time of a clock on the wall, it does not grow when other processes have
+the machine. FILE has a line for each step that counts: what the loop's thread took, what all threads took, and garbage
+collections of these, in milliseconds.
 """
 
 from __future__ import annotations
@@ -14,15 +15,25 @@ import gc
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
-from time import process_time
-from typing import Any, TypeVar
+from time import process_time, thread_time
+from typing import Any, NamedTuple, TypeVar
 
-from cosmodrome.cli import main, serve
+from cosmodrome.cli import serve
+from cosmodrome.cli.main import main
+from cosmodrome.net.loop import run
 
 T = TypeVar("T")
 
 LOOK_SECONDS = 0.002
 COUNTS_MS = 10.0
+
+
+class Step(NamedTuple):
+    """The CPU time between two looks, in milliseconds."""
+
+    loop_ms: float
+    process_ms: float
+    collected_ms: float
 
 
 class Meter:
@@ -38,36 +49,35 @@ class Meter:
             self._collected += process_time() - self._collecting
 
     async def look(self) -> None:
-        before = process_time()
+        loop_before, before = thread_time(), process_time()
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            now = process_time()
-            took_ms, collected_ms = (now - before) * 1000, self._collected * 1000
-            if took_ms >= COUNTS_MS:
-                self._file.write(f"{took_ms:.1f} {collected_ms:.1f}\n")
-            before, self._collected = now, 0.0
+            loop_now, now = thread_time(), process_time()
+            if now - before >= COUNTS_MS / 1000:
+                step = Step(loop_now - loop_before, now - before, self._collected)
+                self._file.write(" ".join(f"{seconds * 1000:.1f}" for seconds in step) + "\n")
+            loop_before, before, self._collected = loop_now, now, 0.0
 
 
-def busy_ms(path: Path) -> list[float]:
-    """Return the CPU time of each step so far that counts, and forget them."""
-    steps = [float(line.split()[0]) for line in path.read_text().splitlines()]
+def take_steps(path: Path) -> list[Step]:
+    """Return the steps so far that count, and forget them."""
+    lines = path.read_text().replace("\0", "").splitlines() if path.exists() else []
     path.write_text("")
-    return steps
+    return [Step(*map(float, line.split())) for line in lines]
+
+
+def metered_run(coroutine: Coroutine[Any, Any, T]) -> T:
+    async def metered() -> T:
+        looking = asyncio.create_task(METER.look())
+        try:
+            return await coroutine
+        finally:
+            looking.cancel()
+
+    return run(metered())
 
 
 if __name__ == "__main__":
-    meter = Meter(Path(sys.argv.pop(1)))
-    run = serve.run
-
-    def metered_run(coroutine: Coroutine[Any, Any, T]) -> T:
-        async def metered() -> T:
-            looking = asyncio.create_task(meter.look())
-            try:
-                return await coroutine
-            finally:
-                looking.cancel()
-
-        return run(metered())
-
-    serve.run = metered_run
-    main.main()
+    METER = Meter(Path(sys.argv.pop(1)))
+    vars(serve)["run"] = metered_run
+    main()

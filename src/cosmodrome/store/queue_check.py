@@ -121,15 +121,15 @@ class QueueCheck:
         self._findings.add(
             Area.LOG,
             f"offset {head.physical_offset}, {counted(head.size, 'byte')}",
-            f"the record says offset {head.queue_offset}, but {head.topic}/{head.queue_id} leads to it at {due}; its head "
-            "is damaged",
+            f"the record says offset {head.queue_offset}, but {head.topic}/{head.queue_id} leads to it at {due}; "
+            "its head is damaged",
         )
         queue.misnamed.add(due)
         queue.next_offset = due + 1
         queue.confirmed += 1
 
     def _is_taken(self, head: RecordHead, actual: Entry) -> bool:
-        """Whether an earlier record has the offset that this one says: its head is damaged, too, and a start has left it
+        """Whether an earlier record has the offset that this one says: its head is damaged, too, and a start left it
         out. In a topic that was made anew, the later record has the offset."""
         if actual[0] >= head.physical_offset or (found := self._log.head_at(actual[0])) is None:
             return False
