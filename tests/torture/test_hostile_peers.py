@@ -2,9 +2,9 @@
 
 A healthy client sends and consumes meanwhile. Its 99th percentile is that of the machine, too, which attackers and
 others share; so it is printed, and asserted if HOSTILE_P99_MS says so. What the broker can answer for is asserted
-always: of a hundred turns of its loop that take any time, 99 take less than LOOP_MS of the loop's own CPU time, and none
-takes LONGEST_LOOP_MS, but for garbage collections that look at everything, one a minute at most. Nothing of the healthy
-client may be lost, the broker lives, and its memory is bounded.
+always: of a hundred turns of its loop that take any time, 99 take less than LOOP_MS of the loop's own CPU time, and
+none takes LONGEST_LOOP_MS, but for garbage collections that look at everything, one a minute at most. Nothing of the
+healthy client may be lost, the broker lives, and its memory is bounded.
 """
 
 from __future__ import annotations
