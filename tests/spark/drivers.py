@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from cosmodrome.testing import Cluster
+from interop.child import bound
 from tests.spark.helpers import fill, numbered
 
 PROGRAM = Path(__file__).with_name("mortal_driver.py")
@@ -35,11 +35,9 @@ class Driver:
 
     def __init__(self, cluster: Cluster, checkpoint: Path, fault: str = "") -> None:
         args = [sys.executable, str(PROGRAM), cluster.namesrv, "rows", "copies", str(checkpoint), fault]
-        # With a session of its own: Ctrl-C at a terminal does not reach it. It ends when the test's process does.
-        setpriv = shutil.which("setpriv")
-        bound = [setpriv, "--pdeathsig", "KILL", *args] if setpriv else args
+        # A session of its own tells its processes from others. Nothing that is done to ours reaches it, so it is bound.
         self._process = subprocess.Popen(
-            bound, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+            bound(args), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
         )
 
     def ended(self) -> int:
