@@ -53,12 +53,15 @@ async def send_message(broker: Broker, connection: Connection, command: Command)
     topic = broker.topics.sendable(
         request.topic, request.default_topic, request.default_topic_queue_nums, request.unit_mode
     )
-    if broker.settling.must_wait(topic.name):  # a send made the topic: it must outlive the message's promise
+    has_waited = broker.settling.must_wait(topic.name)
+    if has_waited:  # a send made the topic: it must outlive the message's promise
         await broker.settling.wait(topic.name)
     queue_id = queue_id_for(request, topic)
     if request.sys_flag & _TRANSACTION:
         _check_transaction(request)
     if request.batch:
+        if broker.store.is_entering_batch and not has_waited:  # else others of the connection wait behind it already
+            await _enter_batches(broker, connection)
         return await _send_batch(broker, connection, command, request, topic, queue_id)
     properties = request.properties or ""
     if len(properties) > FEW_KEYS_CHARACTERS:
@@ -114,8 +117,6 @@ async def _send_batch(
         items = [item._replace(properties=_checked_in_batch(item.properties)) for item in items]
     properties = _checked_in_batch(request.properties or "")
     message = message_from(broker, connection, command, request, topic, queue_id)
-    if broker.store.is_entering_batch:
-        await _enter_batches(broker, connection)
     appended = broker.store.append_batch(message, items)
     broker.statistics.put(message.topic, queue_id, len(items), appended.size, broker.store.append_ms)
     if broker.store.is_entering_batch:
