@@ -17,10 +17,10 @@ class Turn:
 
     What is read last was ready when the first was, so it has waited since then at least. Shared by the connections of
     a server, whose turn it is. `last_seconds` is how long the turn before took: one long turn is a pause of the
-    machine, which is over; one after the other are more than it can do. So are connections that have rested as long.
+    machine, which is over; one after the other are more than it can do.
 
     Connections that rest go on one after the other, in the order they came, as far as a turn reaches; at least one in
-    each, so none rests for ever.
+    each, so none rests for ever. That they rested is no overload: what rests is bounded by its bytes.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
@@ -28,7 +28,7 @@ class Turn:
         self._clock = clock
         self._began: float | None = None
         self._long_at = float("inf")  # by the clock
-        self._resting: deque[tuple[Callable[[], None], float]] = deque()  # who, and since when
+        self._resting: deque[Callable[[], None]] = deque()
         self._is_due = False  # somebody goes on in the next turn
         self.last_seconds = 0.0
 
@@ -46,7 +46,7 @@ class Turn:
 
     def rest(self, go_on: Callable[[], None]) -> None:
         """Call `go_on` in one of the next turns."""
-        self._resting.append((go_on, self._loop.time()))
+        self._resting.append(go_on)
         self._be_due()
 
     def _be_due(self) -> None:
@@ -56,11 +56,9 @@ class Turn:
 
     def _let_go_on(self) -> None:
         self._is_due = False
-        now = self.began()
+        self.began()
         for _ in range(len(self._resting)):
-            go_on, since = self._resting.popleft()
-            self.last_seconds = max(self.last_seconds, now - since)
-            go_on()
+            self._resting.popleft()()
             if self.is_long(self._clock()):
                 break
         self._be_due()
