@@ -178,9 +178,13 @@ def _start(command: Sequence[str], errors: IO[bytes], env: Mapping[str, str] | N
 
     The kernel sees to that, and counts the end of the thread that started the process as the end: hence _starter.
     """
+    return subprocess.Popen(bound(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=env)
+
+
+def bound(command: Sequence[str]) -> Sequence[str]:
+    """Return the words that start `command` so that it is killed when the thread that starts it ends."""
     setpriv = shutil.which("setpriv")
-    bound = [setpriv, "--pdeathsig", "KILL", *command] if setpriv else command
-    return subprocess.Popen(bound, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=env)
+    return [setpriv, "--pdeathsig", "KILL", *command] if setpriv else command
 
 
 def free_port(before: int = 0, after: int = 0) -> int:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from cosmodrome.testing import Cluster
+from interop.child import bound
 from tests.spark.helpers import fill, numbered
 
 PROGRAM = Path(__file__).with_name("mortal_driver.py")
@@ -34,8 +35,9 @@ class Driver:
 
     def __init__(self, cluster: Cluster, checkpoint: Path, fault: str = "") -> None:
         args = [sys.executable, str(PROGRAM), cluster.namesrv, "rows", "copies", str(checkpoint), fault]
+        # A session of its own tells its processes from others. Nothing that is done to ours reaches it, so it is bound.
         self._process = subprocess.Popen(
-            args, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+            bound(args), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
         )
 
     def ended(self) -> int:

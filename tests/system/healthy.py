@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from cosmodrome.codes import RequestCode, ResponseCode
@@ -120,8 +121,11 @@ async def attack(address: str, seed: int, seconds: float, only: str = "") -> str
     return output.decode().strip()
 
 
-async def live_through(daemon: Daemon, seed: int, seconds: float, kinds: list[str]) -> dict[str, tuple[float, float]]:
-    """Attack in phases while a healthy client works; return what it waited for in each."""
+async def live_through(
+    daemon: Daemon, seed: int, seconds: float, kinds: list[str], measure: Callable[[str], str] = lambda _: ""
+) -> dict[str, tuple[float, float]]:
+    """Attack in phases while a healthy client works; return what it waited for in each. `measure` is told when a phase
+    is over, and has something to print of it."""
     address = daemon.address("broker")
     healthy = Healthy(address)
     phases: dict[str, tuple[float, float]] = {}
@@ -133,6 +137,7 @@ async def live_through(daemon: Daemon, seed: int, seconds: float, kinds: list[st
         await asyncio.sleep(min(seconds, 2))
         phases["calm"] = healthy.take_phase()
         print(f"seed {seed}: calm: p99 of sends {phases['calm'][0]:.0f} ms, of deliveries {phases['calm'][1]:.0f} ms")
+        measure("calm")
         for kind in kinds:
             share = seconds if kind == ALL_AT_ONCE else seconds * ALONE_SHARE
             counted = await attack(address, seed, share, "" if kind == ALL_AT_ONCE else kind)
@@ -141,7 +146,7 @@ async def live_through(daemon: Daemon, seed: int, seconds: float, kinds: list[st
             sends, deliveries = phases[kind]
             print(
                 f"seed {seed}: {kind}: p99 of sends {sends:.0f} ms, of deliveries {deliveries:.0f} ms; "
-                f"broker {heap_bytes(daemon.pid) // MIB} MiB; {counted}",
+                f"{measure(kind)}; broker {heap_bytes(daemon.pid) // MIB} MiB; {counted}",
                 flush=True,
             )
         healthy.stop()

@@ -32,6 +32,7 @@ from cosmodrome.net.caller import Caller
 from cosmodrome.store import index_file
 from cosmodrome.store.consume_queue import ConsumeQueue
 from cosmodrome.store.consume_queues import DELETED_STEP
+from cosmodrome.store.dispatcher import KEYS_STEP, Dispatcher
 from cosmodrome.wire import fastjson
 from cosmodrome.wire.batch import encode_batch
 from cosmodrome.wire.bodies import (
@@ -167,6 +168,22 @@ async def test_a_client_with_many_groups_comes_and_goes_in_steps(
             await until(lambda: going.total == 1_000)
         assert going.most <= LEAVING_STEP
         assert len(broker.clients) == 0
+
+
+async def test_of_connections_with_many_groups_that_are_lost_at_once_one_leaves_in_a_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with broker_and_caller(tmp_path) as (broker, _caller):
+        lost = [Caller() for _ in range(20)]
+        for one in lost:
+            await one.call(broker.address, beat(producers=LEAVING_STEP + 1), TIMEOUT_MS)
+        with Turns() as turns:
+            monkeypatch.setattr(broker.clients, "drop", turns.counting(broker.clients.drop))
+            for connection in list(broker._servers[0].connections):
+                connection.abort()
+            await until(lambda: len(broker.clients) == 0)
+        assert (turns.total, turns.most) == (20, 1)
+        await asyncio.gather(*(one.close() for one in lost))
 
 
 async def test_the_filters_of_one_consumer_are_compiled_in_steps(
@@ -592,6 +609,42 @@ async def test_a_wide_topic_is_deleted_in_steps_and_not_made_meanwhile(
             early = await caller.call(broker.address, send_to("wide"), TIMEOUT_MS)
         assert (early.code, early.fields["queueOffset"]) == (ResponseCode.SUCCESS, "0")
         assert broker.store.max_offset("wide", 0) == 1
+
+
+# --- large batches
+
+
+@pytest.mark.parametrize("is_saved", [True, False])
+async def test_batches_that_come_at_once_enter_their_queue_in_order_and_in_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_saved: bool
+) -> None:
+    many = 4_000
+    body = encode_batch([(0, b"", f"KEYS\x01a{number} b{number}\x02") for number in range(many)])
+    header = SendMessage("p", "t", "TBW102", 4, 0, 0, 0, 0, "", batch=True)
+    async with broker_and_caller(tmp_path) as (broker, caller):
+        broker.topics.put(TopicConfig("t", 4, 4))
+        if is_saved:
+            await broker.topics.saved()
+        visible: list[int] = []
+        arrived = broker.store._dispatcher.on_arrival
+        assert arrived is not None
+
+        def noted(topic: str, queue_id: int, next_offset: int, tags_code: int) -> None:
+            visible.append(next_offset)
+            arrived(topic, queue_id, next_offset, tags_code)
+
+        monkeypatch.setattr(broker.store._dispatcher, "on_arrival", noted)
+        with Turns() as turns:
+            monkeypatch.setattr(Dispatcher, "_dispatch_part", turns.counting(Dispatcher._dispatch_part))
+            asked = [Command.request(RequestCode.SEND_MESSAGE, header, body) for _ in range(5)]
+            asked.append(send())  # of the same connection: it overtakes none
+            replies = await asyncio.gather(*(caller.call(broker.address, one, TIMEOUT_MS) for one in asked))
+        assert [reply.fields["queueOffset"] for reply in replies] == [str(number * many) for number in range(6)]
+        assert visible == sorted(set(visible))
+        assert visible[-1] == broker.store.max_offset("t", 0) == 5 * many + 1
+        steps = 2 * many // KEYS_STEP
+        assert turns.total == 5 * steps
+        assert not is_saved or turns.most < steps  # the last send lets what is left of a batch go before it
 
 
 # --- pulls that wait

@@ -27,6 +27,7 @@ ROWS = (
         "lazy",
         "numbers",
         "release",
+        "troubles",
     ),
     ("wire",),
     ("store", "raft", "net", "filter"),

@@ -61,6 +61,7 @@ from cosmodrome.net.watchdog import Watchdog
 from cosmodrome.store.cleaner import DiskUsed, disk_used
 from cosmodrome.store.message import Appended, Durability, StoreMessage
 from cosmodrome.store.message_store import MessageStore
+from cosmodrome.troubles import Trouble
 from cosmodrome.wire import properties as props
 from cosmodrome.wire.bodies import RegisterBrokerBody
 from cosmodrome.wire.command import Command
@@ -119,6 +120,7 @@ class Broker:
     ) -> None:
         self._served = Hooks(hooks).around(self._handle) if hooks else self._handle
         self.clock: Clock = clock or SystemClock()
+        self._clock_unsaved = Trouble(log, "cannot save how the machine's clock was set", self.clock)
         self._net_config = net_config or NetConfig()
         self.store_config = store_config
         self._root = Path(store_config.store_path_root_dir)
@@ -642,12 +644,14 @@ class Broker:
     async def _turns(self, what: str, period_ms: int, turn: Callable[[], Awaitable[None]]) -> None:
         """Take a turn every so often. One that fails, also in a way nobody thought of, must not end the broker: what
         it met, a message or a peer, would be there again after the next start. A disk that fails does end it."""
+        trouble = Trouble(log, f"{what} failed", self.clock)
         while True:
             await self.clock.sleep(period_ms)
             try:
                 await turn()
+                trouble.over()
             except ServiceNotAvailable as error:
-                log.error("%s; trying again", error)
+                trouble.met(error)
             except (OSError, MemoryError):
                 raise
             except Exception:
@@ -675,12 +679,14 @@ class Broker:
     def _connection_lost(self, connection: Connection) -> None:
         if isinstance(connection.error, OSError) and connection.error.errno == errno.EFAULT:
             self.store.memory_failed()
-        if groups := self.clients.drop(connection):
-            self.lane.start(self._leaving(groups))
+        self.lane.start(self._leaving(connection))
 
-    def _leaving(self, groups: list[str]) -> Iterator[None]:
-        """Tell the groups that a member left, in steps."""
-        for number, group in enumerate(groups, 1):
+    def _leaving(self, connection: Connection) -> Iterator[None]:
+        """Let a connection leave its groups, and tell them, in steps. One that is in many waits for its turn first, for
+        many such connections may be lost at once."""
+        if self.clients.count_of(connection) > LEAVING_STEP:
+            yield
+        for number, group in enumerate(self.clients.drop(connection), 1):
             self.member_left(group)
             if number % LEAVING_STEP == 0:
                 yield
@@ -726,8 +732,9 @@ class Broker:
         if timeline.unsaved:
             try:
                 await asyncio.to_thread(timeline.save)
+                self._clock_unsaved.over()
             except OSError as error:
-                log.error("cannot save how the machine's clock was set: %s; trying again", error)
+                self._clock_unsaved.met(error)
 
     async def _sample(self) -> None:
         for _ in self.statistics.sampling(self.clock.steady_ms(), self.clock.now_ms()):

@@ -224,6 +224,11 @@ class Clients:
         if not groups.producers and not groups.consumers:
             del self._groups[connection]
 
+    def count_of(self, connection: Hashable) -> int:
+        """Return in how many groups a connection is."""
+        groups = self._groups.get(connection)
+        return 0 if groups is None else len(groups.producers) + len(groups.consumers)
+
     def drop(self, connection: Hashable) -> list[str]:
         """Forget a connection; returns the consumer groups it was in."""
         groups = self._groups.get(connection)

@@ -15,6 +15,7 @@ from cosmodrome.model import MAX_QUEUES, REVIVE_PREFIX, SCHEDULE_TOPIC, Property
 from cosmodrome.numbers import MIN_LONG, parse_int, shown
 from cosmodrome.store.message import StoreMessage
 from cosmodrome.store.message_store import MessageStore
+from cosmodrome.troubles import Trouble
 from cosmodrome.wire import properties as props
 from cosmodrome.wire.bodies import DelayOffsetsBody
 from cosmodrome.wire.record import Record, decode_records
@@ -95,6 +96,8 @@ class Delays:
         self._skipping = Skipping("delays", store)
         self._delays_ms = delays_ms
         self._clock = clock
+        self._troubles: dict[int, Trouble] = {}  # level → why its messages wait
+        self._unsaved = Trouble(log, "cannot save how far delayed messages are delivered", clock)
         self._put = put
         self._save_every_ms = save_every_ms
         self._offsets = DelayOffsets(path, clock)
@@ -183,11 +186,14 @@ class Delays:
                 if due_ms > now_ms:
                     break
                 self._deliver(level)
+            if (trouble := self._troubles.pop(level, None)) is not None:
+                trouble.over()
         except Exception as error:  # whatever it is, it must not stop the other levels
             pause_ms = self._pause_ms.get(level, FIRST_RETRY_MS)
             self._pause_ms[level] = min(2 * pause_ms, LONGEST_RETRY_MS)
             self._look_at[level] = now_ms + pause_ms
-            log.error("delay level %d: %r; trying again in %d ms", level, error, pause_ms)
+            trouble = self._troubles.setdefault(level, Trouble(log, f"delay level {level}", self._clock))
+            trouble.met(repr(error))
 
     def _due_ms(self, level: int, now_ms: int) -> int | None:
         """When the next message of a level is due; None when there is none."""
@@ -241,7 +247,8 @@ class Delays:
         await self._store.skipped.saved()
         try:
             await self._offsets.saved()
+            self._unsaved.over()
         except ServiceNotAvailable as error:
-            log.error("%s; trying again", error)
+            self._unsaved.met(error)
             return [str(error)]
         return []

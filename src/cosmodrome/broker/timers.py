@@ -27,6 +27,7 @@ from cosmodrome.store.timer_checkpoint import TimerCheckpoint
 from cosmodrome.store.timer_log import Unit, delete_files
 from cosmodrome.store.timer_store import MAX_WINDOW_MS, SECOND_MS, Timer, TimerStore
 from cosmodrome.store.timer_wheel import WheelDamaged
+from cosmodrome.troubles import Trouble
 from cosmodrome.wire import properties as props
 from cosmodrome.wire.bodies import TimerMetricsBody
 from cosmodrome.wire.java import java_hash
@@ -122,6 +123,8 @@ class Timers:
         self._skipping = Skipping("timers", store)
         self._config = config
         self._clock = clock
+        self._trouble = Trouble(log, "timed messages cannot be delivered now", clock)
+        self._unsaved = Trouble(log, "cannot save how far timed messages are delivered", clock)
         self._put = put
         reserved_ms = config.file_reserved_time * 3_600_000
         self._window_ms = min(config.timer_roll_window_slot * SECOND_MS, MAX_WINDOW_MS, reserved_ms * 2 // 3)
@@ -233,8 +236,9 @@ class Timers:
         while True:
             try:
                 await self._round()
+                self._trouble.over()
             except (OSError, RequestError) as error:  # a full disk passes; whatever waits, waits
-                log.error("timed messages cannot be delivered now: %s; trying again", error)
+                self._trouble.met(error)
             except Exception:  # ours; it must not end the broker
                 log.exception("timed messages cannot be delivered now; trying again")
             await self._clock.sleep(SECOND_MS - self._store.timeline.now_ms() % SECOND_MS)
@@ -278,8 +282,9 @@ class Timers:
         try:
             await self._in_thread(work)
             await self.metrics.saved()
+            self._unsaved.over()
         except (OSError, ServiceNotAvailable) as error:
-            log.error("cannot save how far timed messages are delivered: %s; trying again", error)
+            self._unsaved.met(error)
 
     async def _flushed(self, end: int) -> bool:
         """Return once the log is on disk up to `end`; False if it never will be."""

@@ -60,6 +60,7 @@ from cosmodrome.model import (
 from cosmodrome.net.connection import Connection
 from cosmodrome.store.message import Appended, Durability, StoreMessage
 from cosmodrome.store.message_store import MessageStore
+from cosmodrome.troubles import Trouble
 from cosmodrome.wire import properties as props
 from cosmodrome.wire.command import Command
 from cosmodrome.wire.record import Record, SysFlag, decode_records
@@ -143,6 +144,7 @@ class Transactions:
         self._topics = topics
         self._clients = clients
         self._clock = clock
+        self._trouble = Trouble(log, "transactions cannot be checked now", clock)
         self._config = config
         self._rules = Rules(config.transaction_time_out, config.transaction_check_max, reserved_hours * _HOUR_MS)
         self._put = put
@@ -386,8 +388,9 @@ class Transactions:
             await self._clock.sleep(self._config.transaction_check_interval)
             try:
                 await self.check()
+                self._trouble.over()
             except (OSError, RequestError) as error:  # a full disk passes; whatever waits, waits
-                log.error("transactions cannot be checked now: %s; trying again", error)
+                self._trouble.met(error)
             except Exception:  # ours; it must not end the broker
                 log.exception("transactions cannot be checked now; trying again")
 

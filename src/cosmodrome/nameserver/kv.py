@@ -24,6 +24,7 @@ from cosmodrome.wire import fastjson
 # "broker-a:8;broker-b:8" under the topic's name: which queues an orderly topic keeps even while a broker is away.
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 
+_REFERENCE = "$ref"  # of fastjson: whoever reads an object with this key alone puts another object in its place
 MAX_NAME_BYTES = 1_024  # of a namespace, and of a key
 MAX_WAITING = 1_000  # changes that wait for the disk
 
@@ -135,6 +136,8 @@ class KvConfigs:
     async def put(self, namespace: str, key: str, value: str) -> None:
         """Set a value; return once that is on disk."""
         for what, name in (("namespace", namespace), ("key", key)):
+            if name == _REFERENCE:
+                raise InvalidParameter(f"a KV config takes no {what} {name}: in its file that would be a reference")
             if (size := len(name.encode())) > MAX_NAME_BYTES:
                 raise InvalidParameter(f"the {what} has {size} bytes; a KV config takes {MAX_NAME_BYTES}")
         if (size := len(value.encode())) > self._limits.value_bytes:

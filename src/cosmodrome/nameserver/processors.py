@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -40,6 +40,7 @@ Processor = Callable[["NameServer", Connection, Command], Command | Awaitable[Co
 SETTABLE_KEYS = frozenset({"orderMessageEnable", "returnOrderTopicConfigToBroker"})
 
 MANY = 1_000  # topics; more are listed beside the loop
+FEW_BROKERS = 20  # of more, answers that look at all of them are made one in a turn of the loop
 FEW_VALUES = 10  # of KV settings, each perhaps as long as kvConfigMaxValueSize; more are encoded beside the loop
 _CRC_MASK = 0x7FFFFFFF
 
@@ -55,6 +56,7 @@ async def register_broker(server: NameServer, connection: Connection, command: C
         registration = await _registration(server, request, command)
         if connection.closed:  # nobody would notice that it is gone
             return command.reply()
+        server.registering_over(connection)
         steps = server.routes.registering(registration, server.clock.steady_ms(), connection)
         registered = await _in_steps(server, steps)
     if registered.refusal is not None:
@@ -72,7 +74,7 @@ async def register_broker(server: NameServer, connection: Connection, command: C
     reply = requests.RegisterBrokerReply(
         registered.master_ha_address, registered.master_address, registered.master_term
     )
-    return command.reply(header=reply, body=_order_topics(server), remark=registered.refusal)
+    return command.reply(header=reply, body=await _order_topics(server), remark=registered.refusal)
 
 
 async def _in_steps(server: NameServer, steps: Generator[None, None, T]) -> T:
@@ -112,12 +114,20 @@ async def _registration(server: NameServer, request: requests.RegisterBroker, co
     return replace(registration, data_version=body.data_version, topics=body.topics)
 
 
-def _order_topics(server: NameServer) -> bytes:
+async def _order_topics(server: NameServer) -> bytes:
     """The orderly topics as a broker wants them told; no body at all when there are none."""
     table = server.kv.find_namespace(ORDER_TOPIC_CONFIG)
     if table is None or not server.config.return_order_topic_config_to_broker:
         return b""
-    return KVTable(table).encode()
+    return await _encoded(server, table)
+
+
+async def _encoded(server: NameServer, table: Mapping[str, str]) -> bytes:
+    """A namespace as JSON: a large one is encoded beside the loop, one answer after the other."""
+    if len(table) <= FEW_VALUES:
+        return KVTable(table).encode()
+    async with server.listing:
+        return await server.lane.aside(KVTable(dict(table)).encode)
 
 
 async def unregister_broker(server: NameServer, connection: Connection, command: Command) -> Command:
@@ -151,8 +161,15 @@ def broker_member_group(server: NameServer, connection: Connection, command: Com
     return command.reply(body=MemberGroup(group.cluster, group.broker_name, group.addresses).encode())
 
 
-def cluster_info(server: NameServer, connection: Connection, command: Command) -> Command:
+async def _one_in_a_turn(server: NameServer) -> None:
+    """Return when an answer that looks at all brokers may be made."""
+    if server.routes.size > FEW_BROKERS:
+        await server.lane.turn()
+
+
+async def cluster_info(server: NameServer, connection: Connection, command: Command) -> Command:
     """GET_BROKER_CLUSTER_INFO: every broker group and cluster."""
+    await _one_in_a_turn(server)
     return command.reply(body=ClusterInfo(server.routes.groups(), server.routes.clusters()).encode())
 
 
@@ -175,9 +192,10 @@ async def add_write_permission(server: NameServer, connection: Connection, comma
 # --- topics
 
 
-def route(server: NameServer, connection: Connection, command: Command) -> Command:
+async def route(server: NameServer, connection: Connection, command: Command) -> Command:
     """GET_ROUTEINFO_BY_TOPIC: where a topic lives, in the JSON dialect the asker reads."""
     request = requests.GetRoute.decode(command)
+    await _one_in_a_turn(server)
     found = server.routes.route(request.topic)
     if server.config.order_message_enable:
         found = replace(found, order_conf=server.kv.find(ORDER_TOPIC_CONFIG, request.topic))
@@ -221,8 +239,9 @@ async def topics_by_cluster(server: NameServer, connection: Connection, command:
     return await _topics_of(server, command, lambda routes: routes.topics_by_cluster(cluster))
 
 
-def system_topics(server: NameServer, connection: Connection, command: Command) -> Command:
+async def system_topics(server: NameServer, connection: Connection, command: Command) -> Command:
     """GET_SYSTEM_TOPIC_LIST_FROM_NS: with the address of one broker, which is asked for its own next."""
+    await _one_in_a_turn(server)
     address = next((broker.address for broker in server.routes.brokers), None)
     return command.reply(body=TopicList(server.routes.system_topics(), address).encode())
 
@@ -267,11 +286,7 @@ async def delete_kv_config(server: NameServer, connection: Connection, command: 
 async def kv_namespace(server: NameServer, connection: Connection, command: Command) -> Command:
     """GET_KVLIST_BY_NAMESPACE: every key and value of one namespace."""
     request = requests.KvNamespace.decode(command)
-    if len(table := server.kv.namespace(request.namespace)) <= FEW_VALUES:
-        return command.reply(body=KVTable(table).encode())
-    async with server.listing:
-        table = dict(server.kv.namespace(request.namespace))
-        return command.reply(body=await server.lane.aside(KVTable(table).encode))
+    return command.reply(body=await _encoded(server, server.kv.namespace(request.namespace)))
 
 
 # --- its own config

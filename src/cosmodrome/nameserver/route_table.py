@@ -19,7 +19,7 @@ from cosmodrome.model import (
     TopicFlag,
 )
 
-MAX_BROKERS = 10_000
+MAX_BROKERS = 3_000
 T = TypeVar("T")
 
 TOPICS_IN_A_ROW = 1_000  # of one registration, in one step
@@ -258,6 +258,11 @@ class RouteTable:
     def entries(self) -> int:
         """How many topics the groups have, one that several have counted for each."""
         return sum(len(group.queues) for group in self._groups.values())
+
+    @property
+    def size(self) -> int:
+        """How many broker groups there are."""
+        return len(self._groups)
 
     @property
     def brokers(self) -> tuple[LiveBroker, ...]:

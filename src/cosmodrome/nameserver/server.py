@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 from cosmodrome.clock import Clock
@@ -12,7 +13,7 @@ from cosmodrome.codes import ResponseCode
 from cosmodrome.config import NameServerConfig, NetConfig
 from cosmodrome.errors import ProtocolError, RequestCodeNotSupported, RequestError
 from cosmodrome.nameserver.kv import KvConfigs, KvLimits
-from cosmodrome.nameserver.processors import PROCESSORS
+from cosmodrome.nameserver.processors import FEW_BROKERS, PROCESSORS
 from cosmodrome.nameserver.route_table import LiveBroker, RouteTable
 from cosmodrome.net.addresses import EVERY_ADDRESS, advertised_host, is_loopback
 from cosmodrome.net.connection import Connection
@@ -39,6 +40,7 @@ class NameServer:
         self.lane = Lane()  # what takes long
         self.changes = asyncio.Lock()  # of the route table: one after the other, in the order they came
         self.listing = asyncio.Lock()  # of long lists: each has a copy of what it lists
+        self._registered: set[Connection] = set()  # those over which a broker has
         self._server = Server(self.answer, config.bind_address, config.listen_port, on_close=self._on_close, config=net)
 
     @property
@@ -55,6 +57,10 @@ class NameServer:
         """Take the KV settings from `path` and keep them there; StoreError when it cannot be read."""
         self.kv = KvConfigs(path, _kv_limits(self.config))
         self.config = dataclasses.replace(self.config, kv_config_path=str(path))
+
+    def registering_over(self, connection: Connection) -> None:
+        """A broker is about to register over this connection, and leaves with it."""
+        self._registered.add(connection)
 
     async def start(self) -> None:
         """Listen; ConfigError when the address cannot be had."""
@@ -94,6 +100,15 @@ class NameServer:
             return command.reply(ResponseCode.SYSTEM_ERROR, remark="internal error; see the name server's log")
 
     def _on_close(self, connection: Connection) -> None:
+        self.lane.start(self._leaving(connection))
+
+    def _leaving(self, connection: Connection) -> Iterator[None]:
+        """Let the brokers leave that registered over a connection; of many connections that are lost, one in a turn."""
+        if connection not in self._registered:
+            return
+        if self.routes.size > FEW_BROKERS:
+            yield
+        self._registered.discard(connection)
         for broker in self.routes.drop_connection(connection):
             log.warning("%s left: its connection is gone", _described(broker))
 

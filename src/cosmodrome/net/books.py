@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from cosmodrome.config import NetConfig
+from cosmodrome.net.turn import Turn
 from cosmodrome.net.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
@@ -91,6 +92,7 @@ class Books:
         self._turned_away = 0
         self._logged = -LOG_EVERY_SECONDS
         self.watchdog = Watchdog(config.loop_busy_warning_ms)
+        self.turn: Turn | None = None  # from the first server's start on
         self._timer: asyncio.TimerHandle | None = None
         self.unfinished = Holdings("an unfinished frame", "maxUnfinishedBytes", config.max_unfinished_bytes)
         self.unsent = Holdings("replies that it does not read", "maxUnsentBytes", config.max_unsent_bytes)

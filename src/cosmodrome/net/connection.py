@@ -18,7 +18,8 @@ import itertools
 import logging
 import types
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -31,7 +32,7 @@ from cosmodrome.net.turn import Turn
 from cosmodrome.net.watchdog import Watchdog
 from cosmodrome.release import ReleaseGroup
 from cosmodrome.wire.command import ONEWAY_BIT, RESPONSE_BIT, Command
-from cosmodrome.wire.frame import FrameDecoder
+from cosmodrome.wire.frame import Frame, FrameDecoder
 from cosmodrome.wire.record import pack_host
 
 log = logging.getLogger(__name__)
@@ -45,8 +46,10 @@ ConnectionCallback = Callable[["Connection"], None]
 JOIN_BYTES = 64 * 1024
 # Requests that wait are counted by their bytes if they are as long as this; of shorter ones, their number is bounded.
 LONG_BODY_BYTES = 16 * 1024
-# Frames of one connection that take longer are interrupted for a turn of the others. A read full of sends takes half.
-REST_AFTER_SECONDS = 0.05
+# Frames of one connection that take longer are interrupted for a turn of the others. A read full of sends takes that.
+REST_AFTER_SECONDS = 0.02
+# The same in a turn that is long already: others have had a lot of it.
+SHARE_SECONDS = 0.0005
 _ASLEEP = Watchdog(10**9)
 
 
@@ -88,6 +91,7 @@ class Connection(asyncio.Protocol):
         "_draining",
         "_flush_due",
         "_handler",
+        "_held",
         "_idle_timer",
         "_is_resting",
         "_last_active",
@@ -100,6 +104,7 @@ class Connection(asyncio.Protocol):
         "_out",
         "_out_bytes",
         "_parked",
+        "_pauses",
         "_peer_stalled",
         "_reading",
         "_received",
@@ -126,7 +131,6 @@ class Connection(asyncio.Protocol):
         config: NetConfig,
         on_open: ConnectionCallback | None = None,
         on_close: ConnectionCallback | None = None,
-        turn: Turn | None = None,
         books: Books | None = None,
     ) -> None:
         self._handler = handler
@@ -151,11 +155,13 @@ class Connection(asyncio.Protocol):
         self._stall_timer: asyncio.TimerHandle | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
         self._made = self._last_active = self._received = self._loop.time()
-        self._turn = turn or Turn()
         self._books = books  # of a daemon; a client has few connections, and chose them itself
         # A client has nobody to keep waiting but itself.
         self._watchdog = books.watchdog if books is not None else _ASLEEP
+        self._turn = (books.turn if books is not None else None) or Turn(self._watchdog.clock)
         self._is_resting = False  # while others have their turn
+        self._pauses = 0
+        self._held: Frame | None = None  # a long one, which another turn has time for
         self._unfinished_bytes = 0  # of a frame, as the books know them
         self._waiting_bytes = 0  # of long requests in hand
         self._transport: asyncio.Transport
@@ -206,6 +212,8 @@ class Connection(asyncio.Protocol):
         self._handle_frames()
         if self._books is not None and (self._decoder.pending_bytes or self._unfinished_bytes):
             self._note_unfinished(len(data))
+            if self._reading and self._turn.is_long(self._watchdog.clock()):
+                self._rest()  # the rest of a long frame can wait as well as others can
 
     def _note_unfinished(self, arrived: int | None) -> None:
         """Tell the books what is here of a frame: another frame than before if some of the bytes went into one.
@@ -239,6 +247,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self.closed = True
         self.error = error
+        self._take_held()
         for timer in (self._idle_timer, self._stall_timer):
             if timer is not None:
                 timer.cancel()
@@ -264,7 +273,8 @@ class Connection(asyncio.Protocol):
     # --- requests and replies coming in
 
     def _handle_frames(self) -> None:
-        """Every whole frame in hand, one after the other; if they take long, the rest in the next turn."""
+        """Every whole frame in hand, one after the other; if they take long, the rest in the next turn. A long frame is
+        not begun in a turn that has taken long already, whoever it worked for."""
         if self.closed:
             return
         if OWNER.get() is not self.peer:
@@ -272,9 +282,11 @@ class Connection(asyncio.Protocol):
         take = self._decoder.take
         clock, limit = self._watchdog.clock, self._watchdog.limit_seconds
         before = clock()
-        rest_at = before + REST_AFTER_SECONDS
+        rest_at = before + (SHARE_SECONDS if self._turn.is_long(before) else REST_AFTER_SECONDS)
         try:
-            while self._reading and not self.closed and (frame := take()) is not None:
+            while self._reading and not self.closed and (frame := self._take_held() or take()) is not None:
+                if len(frame.body) >= LONG_BODY_BYTES and self._turn.is_long(before) and self._hold(frame):
+                    break
                 command = Command.decode(frame)
                 if command.flag & RESPONSE_BIT:
                     self._settle(command)
@@ -296,14 +308,45 @@ class Connection(asyncio.Protocol):
         if self._books is not None:
             self._note_unfinished(arrived=None)
 
+    def _hold(self, frame: Frame) -> bool:
+        """Keep a frame for another turn; False if so much waits already that each is handled when it is there."""
+        if self._books is None or self._books.has_much_waiting:
+            return False
+        self._held = frame
+        self._books.waiting_bytes += len(frame.body)
+        self._rest()
+        return True
+
+    def _take_held(self) -> Frame | None:
+        frame, self._held = self._held, None
+        if frame is not None and self._books is not None:
+            self._books.waiting_bytes -= len(frame.body)
+        return frame
+
     def _rest(self) -> None:
         self._is_resting = True
         self._regulate()
-        self._loop.call_soon(self._go_on)
+        self._turn.rest(self._go_on)
 
     def _go_on(self) -> None:
         self._is_resting = False
+        if self.closed or not self._accepting:
+            return
+        self._reading = True
+        self._handle_kept()
+        if self._reading and not self.closed:
+            self._transport.resume_reading()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Take no frame until the end of the block: none may overtake the request that waits in it."""
+        self._pauses += 1
         self._regulate()
+        try:
+            yield
+        finally:
+            self._pauses -= 1
+            self._regulate()
 
     @property
     def is_reading(self) -> bool:
@@ -312,7 +355,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def _accepting(self) -> bool:
-        if self.closed or self._draining or self._is_resting or self._is_full:
+        if self.closed or self._draining or self._is_resting or self._pauses or self._is_full:
             return False
         if self._waiting_bytes and self._books is not None and self._books.has_much_waiting:
             return False  # until some of its own are done

@@ -73,15 +73,15 @@ class Server:
         self._on_open = on_open
         self._on_close = on_close
         self._listener: asyncio.Server | None = None
-        self._turn: Turn | None = None
         self._closing = False
         self.connections: set[Connection] = set()
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
-        self._turn = Turn()
         if self._books is None:
             self._books = Books(self._config)
+        if self._books.turn is None:
+            self._books.turn = Turn(self._books.watchdog.clock)
         try:
             self._listener = await loop.create_server(
                 self._accept, self._host, self._port, backlog=ACCEPT_BACKLOG, reuse_address=True
@@ -100,8 +100,8 @@ class Server:
         return f"{self._host}:{self._port}"
 
     def _accept(self) -> Connection:
-        assert self._turn is not None, "nothing is accepted before the start"
-        return Connection(self._handler, self._config, self._opened, self._closed, self._turn, self._books)
+        assert self._books is not None, "nothing is accepted before the start"
+        return Connection(self._handler, self._config, self._opened, self._closed, self._books)
 
     def _opened(self, connection: Connection) -> None:
         assert self._books is not None

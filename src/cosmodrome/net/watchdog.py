@@ -18,6 +18,11 @@ from cosmodrome.codes import RequestCode
 log = logging.getLogger(__name__)
 
 LOG_EVERY_SECONDS = 1.0  # a line at most; those in between are counted
+# How often it is seen whether what lives has so grown that all of it is worth a look: half of it may be garbage then.
+THAW_LOOK_SECONDS = 60.0
+THAW_GROWTH = 2
+THAW_LEAST = 200_000  # objects: a look at so many takes some ten milliseconds
+_OLDEST = 2  # the generation of a full collection
 
 
 class Watchdog:
@@ -32,6 +37,8 @@ class Watchdog:
         self._unlogged = 0
         self._collecting_since = 0.0
         self._collected_seconds = 0.0  # since the last look
+        self._thaw_look = 0.0
+        self._thawed_count = 0  # what lived after the last look at everything
 
     def note(self, code: int, peer: str, seconds: float) -> None:
         """A step of a request took longer than it may."""
@@ -62,10 +69,11 @@ class Watchdog:
     async def watching(self) -> AsyncIterator[None]:
         """Look again and again, to the end of the block.
 
-        What is there by now stays: garbage collections need not look at it again, so they take less from the loop.
+        What a garbage collection has found to live, the next need not look at again, so none takes long from the loop,
+        however large the tables have become. For what has become garbage since, all is looked at when there is twice as
+        much of it.
         """
-        gc.collect()
-        gc.freeze()
+        self._thaw()
         looking = asyncio.create_task(self._run())
         try:
             yield
@@ -80,14 +88,30 @@ class Watchdog:
                 due = loop.time() + self.limit_seconds
                 await asyncio.sleep(self.limit_seconds)
                 self.look(loop.time() - due)
+                if self.clock() - self._thaw_look >= THAW_LOOK_SECONDS:
+                    self._thaw_if_grown()
         finally:
             gc.callbacks.remove(self._collecting)
 
-    def _collecting(self, phase: str, _info: dict[str, int]) -> None:
+    def _thaw_if_grown(self) -> None:
+        self._thaw_look = self.clock()
+        if gc.get_freeze_count() > max(THAW_GROWTH * self._thawed_count, THAW_LEAST):
+            self._thaw()
+
+    def _thaw(self) -> None:
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+        self._thaw_look = self.clock()
+        self._thawed_count = gc.get_freeze_count()
+
+    def _collecting(self, phase: str, info: dict[str, int]) -> None:
         if phase == "start":
             self._collecting_since = self.clock()
         else:
             self._collected_seconds += self.clock() - self._collecting_since
+            if info.get("generation") == _OLDEST:
+                gc.freeze()
 
 
 def request_name(code: int) -> str:

@@ -248,6 +248,7 @@ class CommitLog:
             if later and self._next is not None:  # it would not come next any more
                 self._next.delete()
                 self._next = None
+                sync_directory(self.directory)
             for file in reversed(later):
                 cut += _used(file)
                 self._remove(file)

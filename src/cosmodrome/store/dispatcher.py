@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import count
 
@@ -28,6 +28,9 @@ _NO_QUEUE = "in no queue: its topic or queue id can be none"
 _NO_OFFSET = "its queue cannot have had this offset: its head is damaged"
 
 _CACHED_TAGS = 4096
+# Of a batch, what is entered in one step: some milliseconds, if the pages of the index are to be fetched first.
+MESSAGES_STEP = 2_000
+KEYS_STEP = 1_000
 
 _TRANSACTION = SysFlag.TRANSACTION_MASK
 _ROLLBACK = SysFlag.ROLLBACK
@@ -90,7 +93,7 @@ class Dispatcher:
         self.end = physical_offset + size
         self.timestamp = store_timestamp
 
-    def dispatch_batch(
+    def dispatching_batch(
         self,
         queue: ConsumeQueue,
         queue_offset: int,
@@ -98,14 +101,36 @@ class Dispatcher:
         sys_flag: int,
         store_timestamp: int,
         properties: Sequence[str],
+    ) -> Iterator[None]:
+        """Enter records that lie side by side, from `queue_offset` on; record i is [bounds[i], bounds[i + 1]).
+
+        In steps: after each, all of a message is entered or nothing. Nothing else may be entered before the last.
+        """
+        keys: list[Key] = []
+        first, last = 0, len(properties) - 1
+        for number, raw in enumerate(properties):
+            if _KEY in raw:
+                keys += _keys(raw, bounds[number])
+            if number == last or len(keys) >= KEYS_STEP or number - first + 1 == MESSAGES_STEP:
+                places, parts = bounds[first : number + 2], properties[first : number + 1]
+                self._dispatch_part(queue, queue_offset + first, places, sys_flag, store_timestamp, parts, keys)
+                first, keys = number + 1, []
+                if number < last:
+                    yield
+
+    def _dispatch_part(
+        self,
+        queue: ConsumeQueue,
+        queue_offset: int,
+        bounds: Sequence[int],
+        sys_flag: int,
+        store_timestamp: int,
+        properties: Sequence[str],
+        keys: list[Key],
     ) -> None:
-        """Enter records that lie side by side, from `queue_offset` on; record i is [bounds[i], bounds[i + 1])."""
         transaction = sys_flag & _TRANSACTION
-        if self._index is not None and transaction != _ROLLBACK:
-            places = zip(properties, bounds, strict=False)
-            keys = [key for raw, offset in places if _KEY in raw for key in _keys(raw, offset)]
-            if keys:
-                self._index.put(queue.topic, keys, store_timestamp)
+        if self._index is not None and transaction != _ROLLBACK and keys:
+            self._index.put(queue.topic, keys, store_timestamp)
         if transaction in _QUEUED:
             codes = [_tags_code(queue.topic, raw, store_timestamp, self._delays_ms) for raw in properties]
             queue.put_batch(queue_offset, bounds, codes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -35,7 +35,8 @@ class Flusher:
         config: StoreConfig,
         clock: Clock,
         *,
-        on_flushed: Callable[[int, int], None],
+        on_flushed: Callable[[int, int], Iterable[None]],
+        on_safe: Callable[[], None],
         on_failed: Callable[[str], None],
         checkpoint: Callable[[], Work],
     ) -> None:
@@ -47,6 +48,7 @@ class Flusher:
         self._checkpoint_interval_ms = config.flush_consume_queue_thorough_interval
         self._timeout_seconds = config.sync_flush_timeout / 1000
         self._on_flushed = on_flushed
+        self._on_safe = on_safe
         self._on_failed = on_failed
         self._checkpoint = checkpoint
         self.group_commit = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
@@ -133,14 +135,23 @@ class Flusher:
         if end > self.flushed and (checkpoint is not None or self._is_worth_it(end)):
             cuts = self._cuts
             await loop.run_in_executor(threads, self._sync_files, self._log.files_between(self.flushed, end), cuts)
-            if cuts == self._cuts:
+            if await self._take_in(end, timestamp, cuts):
                 self.flushed = end
                 self._flushed_ms = self._clock.steady_ms()
-                self._on_flushed(end, timestamp)
+                self._on_safe()
             else:
                 self._wake.set()
         if checkpoint is not None:  # beside the flushes to come: it may have to sync thousands of files
             self._checkpointing = asyncio.ensure_future(self._write(checkpoint, threads))
+
+    async def _take_in(self, end: int, timestamp: int, cuts: int) -> bool:
+        """Let readers see what is on disk, in steps; False if the log was cut since the sync or meanwhile."""
+        if cuts == self._cuts:
+            for _ in self._on_flushed(end, timestamp):
+                await asyncio.sleep(0)
+                if cuts != self._cuts:
+                    break
+        return cuts == self._cuts
 
     def _sync_files(self, files: list[MappedFile], cuts: int) -> None:
         with self._syncing:

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from cosmodrome import state_file
 from cosmodrome.clock import Clock
-from cosmodrome.config import MIB, StoreConfig
+from cosmodrome.config import KIB, MIB, StoreConfig
 from cosmodrome.errors import MessageIllegal, ProtocolError, ServiceNotAvailable, StoreError
 from cosmodrome.model import Property
 from cosmodrome.store.checkpoint import Checkpoint
@@ -102,6 +102,7 @@ class MessageStore:
         self.on_append: Callable[[], None] | None = None  # messages were appended; others may copy them
         self.on_safe: Callable[[], None] | None = None  # more of the log is on disk
         self._raw: RawLog | None = None  # while the store follows
+        self._batch: Iterator[None] | None = None  # the steps that still enter one into queues and index
         self.was_following = False  # before this start
         self._checkpoint_lock = threading.Lock()
         self._cuts = 0  # of the log; a checkpoint that was taken before one says too much
@@ -220,7 +221,8 @@ class MessageStore:
             self._log,
             self._config,
             self._clock,
-            on_flushed=self._flushed,
+            on_flushed=self._showing,
+            on_safe=self._told_safe,
             on_failed=self._refuse,
             checkpoint=self._take_checkpoint,
         )
@@ -280,6 +282,8 @@ class MessageStore:
 
     def append(self, message: StoreMessage) -> Appended:
         """Put a message behind all others. It is in the log when this returns; `durable` says when it is on disk."""
+        if self._batch is not None:
+            self._enter_batch()
         if self._gate.is_shut:
             self._check_gate()
         if len(message.body) > self._max_body_size or message.properties[-1:] == _TORN:
@@ -328,8 +332,11 @@ class MessageStore:
     def append_batch(self, message: StoreMessage, items: Sequence[BatchItem]) -> AppendedBatch:
         """Put several messages behind all others in one write; they share all of `message` but what an item has.
 
-        They get consecutive queue offsets, and either all of them are in the log or none.
+        They get consecutive queue offsets, and either all of them are in the log or none. The last of many may not
+        be in their queue yet: `entering_batch` brings them there.
         """
+        if self._batch is not None:
+            self._enter_batch()
         if self._gate.is_shut:
             self._check_gate()
         _, bodies, properties = zip(*items, strict=True) if items else ((), (), ())
@@ -355,10 +362,10 @@ class MessageStore:
             if self.group_commit:
                 self.flusher.wake()
             else:
-                try:
-                    self._dispatcher.dispatch_batch(queue, queue_offset, bounds, message.sys_flag, now_ms, properties)
-                except OSError as error:
-                    self._failed_to_enter(error)
+                self._batch = self._dispatcher.dispatching_batch(
+                    queue, queue_offset, bounds, message.sys_flag, now_ms, properties
+                )
+                self._step_batch()
             self.append_ms = self._clock.now_ms() - now_ms
             if not 0 <= self.append_ms <= self._busy_ms:
                 self._took_long()
@@ -367,6 +374,46 @@ class MessageStore:
         except (ProtocolError, UnicodeEncodeError) as error:
             raise self._illegal() from error
         return AppendedBatch(tuple(bounds[:-1]), bounds[-1], queue_offset, now_ms, message.store_host)
+
+    @property
+    def is_entering_batch(self) -> bool:
+        return self._batch is not None
+
+    def entering_batch(self) -> Iterator[None]:
+        """Enter what is left of a batch, in steps of a few milliseconds, the first after the first turn.
+
+        It is in the log already, so a start after a kill enters it. Whatever else is put into the log does so before.
+        """
+        while self._batch is not None:
+            yield
+            try:
+                self._step_batch()
+            except OSError as error:
+                raise self._failed(error) from error
+
+    def _enter_batch(self) -> None:
+        try:
+            while self._batch is not None:
+                self._step_batch()
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def _step_batch(self) -> None:
+        steps = self._batch
+        if steps is None:
+            return
+        try:
+            next(steps)
+        except StopIteration:
+            self._batch = None
+        except OSError as error:
+            self._batch = None
+            self._failed_to_enter(error)
+        except MemoryError:
+            raise
+        except Exception:  # ours; the messages are in the log, so they must be in their queue, one by one
+            log.exception("a batch cannot be entered at once")
+            self._enter(self._log.end)
 
     def _encode(self, message: StoreMessage, queue: ConsumeQueue, queue_offset: int, now_ms: int) -> bytes:
         return encode_record(
@@ -482,17 +529,41 @@ class MessageStore:
 
     def _flushed(self, end: int, timestamp: int) -> None:
         """The log is on disk up to `end`; in group commit that makes its messages visible."""
+        for _ in self._showing(end, timestamp):
+            pass
+        self._told_safe()
+
+    def _showing(self, end: int, timestamp: int) -> Iterator[None]:
+        """Do the same in steps; then others are to be told that it is safe."""
         self._checkpoint.log_timestamp = timestamp
         if self.group_commit:
             try:
-                self._enter(end)
+                yield from self._entering(end)
             except OSError as error:
                 self._failed_to_enter(error)
+        elif self._batch is not None:
+            self._enter_batch()
+
+    def _told_safe(self) -> None:
         if self.on_safe is not None:
             self.on_safe()
 
+    def _entering(self, end: int) -> Iterator[None]:
+        """Enter what the log holds below `end`, in steps."""
+        step = _ENTERED_BYTES
+        while (begin := self._dispatcher.end) < end:
+            self._enter(min(begin + step, end))
+            if self._dispatcher.end > begin:
+                step = _ENTERED_BYTES
+                yield
+            elif begin + step >= end:
+                break
+            else:  # the record is longer
+                step *= 2
+
     def _enter(self, end: int) -> None:
         """Enter what the log holds below `end` into queues and index; of a copy, no unfinished record."""
+        self._batch = None
         if self._raw is not None:
             end = min(end, self._raw.whole_end)
         self._dispatcher.end = self._log.scan(self._dispatcher.end, end, self._dispatcher.dispatch_record, verify=False)
@@ -557,6 +628,7 @@ class MessageStore:
         """Take no messages any more, but another broker's log. OSError when the disk refuses to note it; then the store
         goes on as it was."""
         if self._raw is None:
+            self._enter_batch()
             with self.epochs.all_or_nothing():
                 self.epochs.follow(self._log.start, self._log.end)
             self._follow()
@@ -855,6 +927,7 @@ class MessageStore:
     def deleting_topic(self, topic: str) -> Iterator[None]:
         """The same in steps, the first of which makes it certain: after a crash in between, the start deletes the rest.
         Until the last step nobody may send to the topic."""
+        self._enter_batch()
         self._deleted.add(topic, self._log.end if self._raw is None else self._raw.whole_end)
         self._floors.drop_topic(topic)
         self._queues.floors = self._floors.floors
@@ -954,6 +1027,7 @@ class MessageStore:
         self._checkpoint.save()
 
 
+_ENTERED_BYTES = 32 * KIB  # of the log, entered in one step
 _SUMS_EVERY_BYTES = 64 * MIB  # of the log: what the start after a kill enters again
 _new_tuple = tuple.__new__  # half the time of calling the NamedTuple
 _TRANSACTION = SysFlag.TRANSACTION_MASK

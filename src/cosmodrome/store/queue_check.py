@@ -32,6 +32,7 @@ class _Queue:
     confirmed: int = 0  # entries that some record stands behind
     runs: list[_Run] = field(default_factory=list)
     unlisted: int = 0
+    misnamed: set[int] = field(default_factory=set)  # offsets whose record says another one
 
     def add(self, queue_offset: int, place: int, trouble: str) -> None:
         last = self.runs[-1] if self.runs else None
@@ -81,6 +82,7 @@ class QueueCheck:
         self._queues = {key: _Queue(view) for key, view in views.items()}
         self._entered_end = entered_end
         self._deleted = self._waiting = 0
+        self._left_out: list[int] = []  # their places
 
     def expect(self, head: RecordHead, entry: Entry) -> None:
         key = head.topic, head.queue_id
@@ -88,16 +90,51 @@ class QueueCheck:
         if queue is None:
             queue = self._queues[key] = _Queue(None)
         queue_offset = head.queue_offset
+        actual = queue.view.entry(queue_offset) if queue.view is not None else None
+        if queue_offset != queue.next_offset and self._is_misnamed(queue, actual, entry):
+            self._report_misnamed(queue, head)
+            return
+        if queue_offset < queue.next_offset and actual is not None and self._is_taken(head, actual):
+            self._left_out.append(head.physical_offset)
+            return
         if queue_offset < queue.next_offset:
             queue.forget_from(queue_offset)
         queue.next_offset = queue_offset + 1
-        actual = queue.view.entry(queue_offset) if queue.view is not None else None
         if actual == entry or (actual is not None and _means(actual, head, entry)):
             queue.confirmed += 1
         elif actual is None and head.physical_offset >= self._entered_end:
             self._waiting += 1
         else:
             queue.add(queue_offset, head.physical_offset, _trouble(actual, entry))
+
+    @staticmethod
+    def _is_misnamed(queue: _Queue, actual: Entry | None, entry: Entry) -> bool:
+        """Whether the queue leads to a record as to its next one, and not as to the one that the record says it is: its
+        head is damaged, for no checksum of Apache's format speaks of offsets."""
+        if queue.view is None or (actual is not None and actual[:2] == entry[:2]):
+            return False
+        due = queue.view.entry(queue.next_offset)
+        return due is not None and due[:2] == entry[:2]
+
+    def _report_misnamed(self, queue: _Queue, head: RecordHead) -> None:
+        due = queue.next_offset
+        self._findings.add(
+            Area.LOG,
+            f"offset {head.physical_offset}, {counted(head.size, 'byte')}",
+            f"the record says offset {head.queue_offset}, but {head.topic}/{head.queue_id} leads to it at {due}; "
+            "its head is damaged",
+        )
+        queue.misnamed.add(due)
+        queue.next_offset = due + 1
+        queue.confirmed += 1
+
+    def _is_taken(self, head: RecordHead, actual: Entry) -> bool:
+        """Whether an earlier record has the offset that this one says: its head is damaged, too, and a start left it
+        out. In a topic that was made anew, the later record has the offset."""
+        if actual[0] >= head.physical_offset or (found := self._log.head_at(actual[0])) is None:
+            return False
+        named = (head.topic, head.queue_id, head.queue_offset, actual[1])
+        return (found.topic, found.queue_id, found.queue_offset, found.size) == named
 
     def finish(self, log_end: int) -> None:
         for key, queue in self._queues.items():
@@ -107,6 +144,12 @@ class QueueCheck:
         if self._waiting:
             records = counted(self._waiting, "record")
             self._findings.note(f"not in the queues yet: {records} from {self._entered_end} of the log on")
+        if self._left_out:
+            records = counted(len(self._left_out), "record")
+            self._findings.note(
+                f"in no queue, as their heads are damaged and say offsets that others have: {records}, the first at "
+                f"{self._left_out[0]}"
+            )
         if self._deleted:
             self._findings.note(f"of topics that are no longer here: {counted(self._deleted, 'record')}")
 
@@ -136,7 +179,7 @@ class QueueCheck:
         wrong = _Queue(view)
         for queue_offset, entry in view.entries():
             trouble = self._entry_trouble(view, queue_offset, entry, log_end)
-            if trouble and not queue.names(queue_offset):
+            if trouble and queue_offset not in queue.misnamed and not queue.names(queue_offset):
                 wrong.add(queue_offset, entry[0], trouble)
         for run in wrong.runs:
             where = f"{view.name}, {_offsets(run.first, run.last)}"

@@ -20,6 +20,7 @@ from cosmodrome import disk
 from cosmodrome.clock import Clock
 from cosmodrome.errors import CosmodromeError
 from cosmodrome.numbers import MAX_LONG, MIN_LONG, shown
+from cosmodrome.troubles import Trouble
 from cosmodrome.wire import fastjson
 from cosmodrome.wire.bodies.fields import Fields
 
@@ -89,6 +90,7 @@ class SkippedRecords:
     def __init__(self, path: Path, clock: Clock) -> None:
         self._path = path
         self._clock = clock
+        self._trouble = Trouble(log, f"cannot write to {path}", clock)
         self._fd = -1
         self._dirty = False
         self._unwritten: deque[bytes] = deque(maxlen=MAX_KEPT)  # while the disk takes nothing
@@ -153,8 +155,9 @@ class SkippedRecords:
             self._is_torn, self._dirty = False, True
             self._lines += len(self._unwritten)
             self._unwritten.clear()
+            self._trouble.over()
         except OSError as error:
-            log.error("cannot write to %s: %s; trying again", self._path, error)
+            self._trouble.met(error)
 
     def _replace(self) -> None:
         """Let a new file take the place of one that has grown: at any moment one of them is there, whole."""

@@ -248,6 +248,9 @@ async def test_no_checkpoint_holds_back_those_behind_it(tmp_path: Path) -> None:
     for body in (b"", b"{", b'{"so":%s}' % DIGITS.encode(), b'{"d":[%s]}' % b",".join([b"1"] * 100), b"[]"):
         shop.store.append(message(REVIVE, 0, body, TAGS="ck"))
         shop.store.append(message(REVIVE, 0, body, TAGS="bAck", TIMER_DELIVER_MS=DIGITS))
+    long, lenient = b'{"x":"%s"}' % bytes(70_000), b"{'x':%s}" % (b" " * 20_000 + b"1")
+    for body in (long, lenient):  # each is read on the loop
+        shop.store.append(message(REVIVE, 0, body, TAGS="ck"))
     shop.store.append(message(REVIVE, 0, b'{"aol":[1]}', TAGS="bAck", TIMER_DELIVER_MS=str(2**62)))
     shop.pop("orders", 1)
     await clock.advance(60 * SECOND)
@@ -255,6 +258,9 @@ async def test_no_checkpoint_holds_back_those_behind_it(tmp_path: Path) -> None:
     assert b"message" in bodies(shop.store, RETRY)
     assert shop.revives._ledgers[0].done == shop.store.max_offset(REVIVE, 0) - 1
     assert {service for service, _, _ in reasons(tmp_path)} == {"revives"}
+    told = " ".join(record.reason for record in read_skipped(tmp_path / "config"))
+    assert "its body has 70008 bytes" in told
+    assert "20007 bytes that are not strict JSON" in told
     shop.store.close()
 
 

@@ -20,14 +20,16 @@ from cosmodrome.errors import InvalidParameter, ServiceNotAvailable, SystemBusy
 from cosmodrome.model import DataVersion, TopicConfig
 from cosmodrome.nameserver import bodies
 from cosmodrome.nameserver.kv import MAX_WAITING, KvConfigs, KvLimits
-from cosmodrome.nameserver.processors import PROCESSORS
+from cosmodrome.nameserver.processors import FEW_BROKERS, PROCESSORS
 from cosmodrome.nameserver.route_table import TOPICS_IN_A_ROW, Registration, RouteTable
+from cosmodrome.net.caller import Caller
 from cosmodrome.testing import FakeClock
 from cosmodrome.wire import name_server_requests as requests
 from cosmodrome.wire.bodies import KVTable, RegisterBrokerBody, TopicList
 from cosmodrome.wire.bodies.registration import MAX_TOPICS
 from cosmodrome.wire.compression import compress
 from cosmodrome.wire.header import Header
+from tests.turns import Turns
 from tests.unit.nameserver.test_name_server import Peer, registration, serving, topics_body
 
 # --- a guard
@@ -367,3 +369,63 @@ def test_a_broker_with_as_many_topics_as_it_may_have_can_register() -> None:
     limits = NameServerConfig()
     assert len(body) <= limits.max_request_body_size
     assert not bodies._has_more_values(body, limits.max_request_body_values)
+
+
+# --- many brokers
+
+
+@pytest.mark.parametrize(
+    ("code", "header", "looks"),
+    [
+        (RequestCode.GET_BROKER_CLUSTER_INFO, None, "groups"),
+        (RequestCode.GET_ROUTEINFO_BY_TOPIC, requests.GetRoute("T"), "route"),
+        (RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, None, "system_topics"),
+    ],
+)
+async def test_of_answers_that_look_at_many_brokers_one_is_made_in_a_turn(
+    monkeypatch: pytest.MonkeyPatch, code: int, header: Header | None, looks: str
+) -> None:
+    async with serving() as peer:
+        for number in range(FEW_BROKERS + 1):
+            await peer.register(f"broker-{number}")
+        with Turns() as turns:
+            monkeypatch.setattr(RouteTable, looks, turns.counting(getattr(RouteTable, looks)))
+            await asyncio.gather(*(peer.ask_well(code, header) for _ in range(50)))
+        assert (turns.total, turns.most) == (50, 1)
+
+
+async def test_of_many_brokers_that_are_lost_at_once_one_leaves_in_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a connection over which none has registered looks at no broker when it goes."""
+    async with serving() as peer:
+        await peer.register("stays")
+        callers = [Caller() for _ in range(2 * FEW_BROKERS)]
+        for number, caller in enumerate(callers):
+            if number % 2:
+                await Peer(peer.server, caller).register(f"broker-{number}")
+            else:
+                await Peer(peer.server, caller).ask_well(RequestCode.GET_BROKER_CLUSTER_INFO)
+        with Turns() as turns:
+            monkeypatch.setattr(RouteTable, "drop_connection", turns.counting(RouteTable.drop_connection))
+            await asyncio.gather(*(caller.close() for caller in callers))
+            while turns.total < FEW_BROKERS:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        assert (turns.total, turns.most) == (FEW_BROKERS, 1)
+        assert [broker.broker_name for broker in peer.server.routes.brokers] == ["stays"]
+
+
+async def test_large_order_topics_are_encoded_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each broker is told of all of them when it registers."""
+    encode, threads = KVTable.encode, set()
+
+    def noted(self: KVTable) -> bytes:
+        threads.add(threading.get_ident())
+        return encode(self)
+
+    async with serving({"return_order_topic_config_to_broker": True}) as peer:
+        for number in range(20):
+            await peer.kv("ORDER_TOPIC_CONFIG", f"t{number}", "broker-a:8")
+        monkeypatch.setattr(KVTable, "encode", noted)
+        reply = await peer.register()
+        assert len(KVTable.decode(reply.body).table) == 20
+    assert threads
+    assert threading.get_ident() not in threads

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cosmodrome import state_file
-from cosmodrome.errors import QueryNotFound, ServiceNotAvailable, StoreError, SystemBusy
+from cosmodrome.errors import InvalidParameter, QueryNotFound, ServiceNotAvailable, StoreError, SystemBusy
 from cosmodrome.nameserver.kv import KvConfigs, KvLimits
 
 
@@ -46,6 +46,22 @@ async def test_a_namespace_goes_with_its_last_key() -> None:
     assert configs.find_namespace("ns") == {"b": "2"}
     await configs.delete("ns", "b")
     assert configs.find_namespace("ns") is None
+
+
+@pytest.mark.parametrize(("namespace", "key"), [("ns", "$ref"), ("$ref", "k")])
+async def test_a_name_that_its_file_could_not_hold_is_refused(tmp_path: Path, namespace: str, key: str) -> None:
+    """Alone in its object, it would be a reference to somewhere else, and be gone after a start."""
+    path = tmp_path / "kvConfig.json"
+    configs = KvConfigs(path)
+    await configs.put("ns", "kept", "v")
+    with pytest.raises(
+        InvalidParameter, match=r"takes no (namespace|key) \$ref: in its file that would be a reference"
+    ):
+        await configs.put(namespace, key, "v")
+    configs.close()
+    configs = KvConfigs(path)
+    assert configs.namespace("ns") == {"kept": "v"}
+    assert configs.find_namespace("$ref") is None
 
 
 async def test_it_is_remembered_in_apaches_shape(tmp_path: Path) -> None:

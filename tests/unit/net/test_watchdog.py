@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import gc
+import weakref
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 
 import pytest
@@ -12,6 +14,7 @@ import pytest_asyncio
 from cosmodrome.codes import RequestCode
 from cosmodrome.config import NetConfig
 from cosmodrome.net import connection as connections
+from cosmodrome.net import watchdog as watchdogs
 from cosmodrome.net.books import Books
 from cosmodrome.net.caller import Caller
 from cosmodrome.net.connection import Connection, Handler
@@ -153,3 +156,58 @@ async def test_a_connection_with_costly_requests_lets_others_have_their_turn(sta
     assert served.count(1) == 50
     assert between < 50
     await other.close()
+
+
+@pytest.fixture
+def thawed() -> Iterator[None]:
+    """Let the collector forget afterwards what the test has frozen."""
+    yield
+    gc.unfreeze()
+
+
+class Node:
+    """An object that a garbage collection has to look at."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.mark.usefixtures("thawed")
+async def test_no_collection_looks_twice_at_what_lives() -> None:
+    looked_at = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "start" and info["generation"] == 2:
+            looked_at.append(len(gc.get_objects(generation=2)) + len(gc.get_objects(generation=0)))
+
+    async with Watchdog(20).watching():
+        await asyncio.sleep(0)
+        living = [Node() for _ in range(20_000)]
+        gc.collect()
+        gc.callbacks.append(note)
+        try:
+            gc.collect()
+        finally:
+            gc.callbacks.remove(note)
+    assert len(living) == 20_000
+    assert looked_at[0] < 20_000
+
+
+@pytest.mark.usefixtures("thawed")
+async def test_what_became_garbage_goes_when_there_is_twice_as_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdogs, "THAW_LEAST", 0)
+    monkeypatch.setattr(watchdogs, "THAW_LOOK_SECONDS", 0)
+    async with Watchdog(1).watching():
+        await asyncio.sleep(0)
+        node = Node()
+        gone = weakref.ref(node)
+        gc.collect()  # it lives, and is frozen
+        del node
+        gc.collect()
+        assert gone() is not None
+        growth = [[] for _ in range(2 * gc.get_freeze_count())]  # type: ignore[var-annotated]
+        gc.collect()
+        async with asyncio.timeout(TIMEOUT_MS / 1000):
+            while gone() is not None:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        del growth

@@ -58,7 +58,7 @@ async def test_async_flush_promises_nothing_but_gets_it_done(tmp_path: Path) -> 
     clock = FakeClock()
     store = open_store(tmp_path, EAGER, clock)
     flushed = asyncio.Event()
-    store.flusher._on_flushed = lambda *_: flushed.set()
+    store.flusher._on_safe = flushed.set
     async with flushing(store):
         end = store.append(message()).end
         assert await store.durable(end) is Durability.OK
@@ -74,7 +74,7 @@ async def test_async_flush_lets_a_few_pages_wait_for_more(tmp_path: Path) -> Non
     clock = FakeClock()
     store = open_store(tmp_path, clock=clock)
     flushed = asyncio.Event()
-    store.flusher._on_flushed = lambda *_: flushed.set()
+    store.flusher._on_safe = flushed.set
     async with flushing(store):
         store.append(message(body=b"x" * (SMALL.flush_commit_log_least_pages - 1) * PAGE_BYTES))
         await clock.advance(SMALL.flush_commit_log_thorough_interval - SMALL.flush_interval_commit_log)
@@ -89,7 +89,7 @@ async def test_async_flush_lets_nothing_wait_for_long(tmp_path: Path) -> None:
     clock = FakeClock()
     store = open_store(tmp_path, clock=clock)
     flushed = asyncio.Event()
-    store.flusher._on_flushed = lambda *_: flushed.set()
+    store.flusher._on_safe = flushed.set
     async with flushing(store):
         end = store.append(message()).end
         await clock.advance(SMALL.flush_commit_log_thorough_interval - 1)
@@ -253,18 +253,14 @@ async def test_the_checkpoint_follows_once_a_minute(tmp_path: Path) -> None:
     store = open_store(tmp_path, EAGER, clock)
     flushed, saved = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
-    save, on_flushed = store._checkpoint.save, store.flusher._on_flushed
-
-    def flush(end: int, timestamp: int) -> None:
-        on_flushed(end, timestamp)
-        flushed.set()
+    save = store._checkpoint.save
 
     def announce() -> None:
         save()
         loop.call_soon_threadsafe(saved.set)
 
     store._checkpoint.save = announce  # type: ignore[method-assign]
-    store.flusher._on_flushed = flush
+    store.flusher._on_safe = flushed.set
     async with flushing(store):
         stored = store.append(message()).store_timestamp
         await clock.advance(SMALL.flush_interval_commit_log)

@@ -15,8 +15,11 @@ from cosmodrome.store import MessageStore
 from cosmodrome.store.checkpoint import Checkpoint
 from cosmodrome.store.findings import MAX_LISTED, Area
 from cosmodrome.store.index_shape import IndexShape
+from cosmodrome.store.repair import repair
 from cosmodrome.store.verification import Verification, quiet, verify
+from cosmodrome.testing.clock import FakeClock
 from cosmodrome.wire.batch import BatchItem
+from cosmodrome.wire.record import QUEUE_OFFSET_AT
 from tests.bounded import child, line_of
 from tests.unit.store.damage import (
     FIRST_LOG_FILE,
@@ -88,6 +91,26 @@ def test_a_store_that_lost_its_oldest_files_is_sound(tmp_path: Path) -> None:
     (tmp_path / FIRST_LOG_FILE).unlink()
     open_store(tmp_path).close()
     assert assert_sound(tmp_path).log_start == SMALL.mapped_file_size_commit_log
+
+
+@pytest.mark.parametrize("said", [0, 3, 5, 9, 1 << 40])
+def test_a_rotten_queue_offset_is_told_of_the_record_not_of_its_entry(tmp_path: Path, said: int) -> None:
+    """Its queue leads to the record at offset 4, and to the others at theirs."""
+    store = open_store(tmp_path)
+    appended = [store.append(message(body=b"%d" % number)) for number in range(10)]
+    store.close()
+    place = appended[4].physical_offset
+    overwrite(tmp_path / FIRST_LOG_FILE, place + QUEUE_OFFSET_AT, said.to_bytes(8, "big"))
+    found = verify(tmp_path)
+    assert texts(found, Area.LOG) == (
+        f"log: offset {place}, {appended[4].size} bytes: the record says offset {said}, but orders/0 leads to it at 4; "
+        "its head is damaged"
+    )
+    assert not texts(found, Area.QUEUES)
+    repaired = repair(tmp_path, FakeClock())
+    assert repaired.problems == []
+    assert any("left out by services" in note for note in repaired.notes)
+    assert any(f"the first at {place}" in note for note in repaired.notes) == (said < 4)
 
 
 def test_batches_are_sound(tmp_path: Path) -> None:
@@ -205,7 +228,7 @@ DAMAGES: dict[str, tuple[Spoil, Area, str]] = {
     "size": (in_record(3), Area.LOG, "its parts disagree"),
     "magic": (in_record(5), Area.LOG, "magic 0xdaa220a7"),
     "place": (in_record(35), Area.LOG, "says that its place is"),
-    "queue offset": (in_record(27), Area.QUEUES, "points to no record of this queue and offset"),
+    "queue offset": (in_record(27), Area.LOG, "its head is damaged"),
     "queue id": (in_record(15), Area.QUEUES, "points to no record of this queue and offset"),
     "blank": (
         lambda root: flip(root / FIRST_LOG_FILE, blank_at(root)),

@@ -21,14 +21,16 @@ from cosmodrome.broker.skipping import HOPELESS, Skipping, looking
 from cosmodrome.broker.timers import slot_of
 from cosmodrome.broker.topics import Topics
 from cosmodrome.clock import Clock
-from cosmodrome.config import BrokerConfig
+from cosmodrome.config import KIB, BrokerConfig
 from cosmodrome.errors import MessageIllegal, ProtocolError, RequestError
 from cosmodrome.model import RETRY_PREFIX, Property, TopicConfig
 from cosmodrome.numbers import parse_int, shown
 from cosmodrome.store.message import Durability, GetStatus, StoreMessage
 from cosmodrome.store.message_store import MessageStore
+from cosmodrome.troubles import Trouble
 from cosmodrome.wire import properties as props
 from cosmodrome.wire.bodies import Ack, CheckPoint
+from cosmodrome.wire.fastjson import lenient_up_to
 from cosmodrome.wire.pop import normal_topic, pop_retry_topic
 from cosmodrome.wire.record import Record, decode_records
 
@@ -38,6 +40,9 @@ log = logging.getLogger(__name__)
 RECORDS_IN_A_ROW = 32
 CHECKPOINTS_IN_A_ROW = 16
 NOTHING_DONE = -1
+# What is read on the loop: a broker's own records have some hundred bytes, and are strict JSON.
+MAX_BODY_BYTES = 64 * KIB
+LENIENT_BYTES = 16 * KIB
 
 # Checkpoints and acks come into the queue when they are nearly due. One that says it is due much later is not
 # believed: those behind it would wait for it.
@@ -74,14 +79,16 @@ class Revives:
         self._delivered_ms = delivered_ms
         self._topic = revive_topic(config.broker_cluster_name)
         self._ledgers: dict[int, ReviveLedger] = {}
+        self._trouble = Trouble(log, "popped messages cannot be revived now", clock)
 
     async def run(self) -> None:
         while True:
             await self._clock.sleep(self._config.revive_interval)
             try:
                 await self.round()
+                self._trouble.over()
             except (OSError, RequestError) as error:  # a full disk passes; whatever waits, waits
-                log.error("popped messages cannot be revived now: %s; trying again", error)
+                self._trouble.met(error)
             except Exception:  # ours; it must not end the broker
                 log.exception("popped messages cannot be revived now; trying again")
 
@@ -144,7 +151,9 @@ class Revives:
         timeline = self._store.timeline
         latest_ms = timeline.of_record(record.store_timestamp, record.physical_offset) + MAX_AHEAD_MS
         try:
-            with looking():
+            with looking(), lenient_up_to(LENIENT_BYTES):
+                if len(record.body) > MAX_BODY_BYTES:
+                    raise ProtocolError(f"its body has {len(record.body)} bytes; at most {MAX_BODY_BYTES} are read")
                 tag = props.find(record.properties, Property.TAGS)
                 if tag == CHECKPOINT_TAG:
                     ledger.checkpoint(CheckPoint.decode(record.body), latest_ms, self._shift_ms(record))

@@ -53,12 +53,15 @@ async def send_message(broker: Broker, connection: Connection, command: Command)
     topic = broker.topics.sendable(
         request.topic, request.default_topic, request.default_topic_queue_nums, request.unit_mode
     )
-    if broker.settling.must_wait(topic.name):  # a send made the topic: it must outlive the message's promise
+    has_waited = broker.settling.must_wait(topic.name)
+    if has_waited:  # a send made the topic: it must outlive the message's promise
         await broker.settling.wait(topic.name)
     queue_id = queue_id_for(request, topic)
     if request.sys_flag & _TRANSACTION:
         _check_transaction(request)
     if request.batch:
+        if broker.store.is_entering_batch and not has_waited:  # else others of the connection wait behind it already
+            await _enter_batches(broker, connection)
         return await _send_batch(broker, connection, command, request, topic, queue_id)
     properties = request.properties or ""
     if len(properties) > FEW_KEYS_CHARACTERS:
@@ -116,8 +119,17 @@ async def _send_batch(
     message = message_from(broker, connection, command, request, topic, queue_id)
     appended = broker.store.append_batch(message, items)
     broker.statistics.put(message.topic, queue_id, len(items), appended.size, broker.store.append_ms)
+    if broker.store.is_entering_batch:
+        await broker.lane.run(broker.store.entering_batch())
     code = await _durable(broker, message, appended, properties) if broker.promises else _SUCCESS
     return command.reply(code, _reply(broker, appended, queue_id, props.find(properties, Property.UNIQ_KEY)))
+
+
+async def _enter_batches(broker: Broker, connection: Connection) -> None:
+    """Return when no batch is on its way into its queue; nothing else of the connection is served before."""
+    with connection.paused():
+        while broker.store.is_entering_batch:
+            await broker.lane.run(broker.store.entering_batch())
 
 
 async def _bury_if_dead(broker: Broker, request: SendMessage, message: StoreMessage) -> None:
