@@ -35,6 +35,7 @@ from cosmodrome.wire.requests import (
     SendMessage,
     UpdateConsumerOffset,
 )
+from cosmodrome.wire.role_requests import Promote
 from tests.system.cluster import SMALL_STORE, running, running_broker
 from tests.system.replicated import Node
 from tests.system.test_pop import popped
@@ -343,3 +344,19 @@ async def test_a_master_waits_for_the_other_one_to_be_forgotten_and_no_longer(
             assert not second.is_online
             await until(lambda: second.is_online)
             assert f"{master.address} is the master of {A}" in caplog.text
+
+
+async def test_a_slave_that_acts_can_be_promoted_and_goes_on_where_it_is(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path) as cluster, cluster.broker(B) as other, cluster.broker(A, 1) as slave:
+        other.topics.put(TopicConfig(TOPIC, 1, 1))
+        async with cluster.broker(A) as master:
+            await until(lambda: master.is_online)
+            await cluster.send(master, b"delayed", DELAY="1")
+            await has_followed(slave, master)
+        await until(lambda: bodies(other) == {b"delayed": 1})
+        assert slave.acting.is_acting
+        await cluster.ask(slave, RequestCode.PROMOTE_BROKER, Promote("ASYNC_MASTER", is_force=True))
+        assert not slave.acting.is_acting
+        await cluster.send(slave, b"new", DELAY="1")
+        await until(lambda: bodies(slave) == {b"new": 1})
+        assert bodies(other) == {b"delayed": 1}
