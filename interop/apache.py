@@ -106,8 +106,9 @@ class ApacheNameServer(ApacheServer):
         home: Path,
         options: Sequence[str] = NAME_SERVER_OPTIONS,
         guard: Guard | None = None,
+        extra: Mapping[str, object] | None = None,
     ) -> None:
-        config = {"listenPort": free_port()}
+        config = {"listenPort": free_port(), **(extra or {})}
         super().__init__(version, "org.apache.rocketmq.namesrv.NamesrvStartup", config, home, options, guard)
         started_or_stopped(self, lambda: wait_registered(self, self.address, tls=tls_of(guard)))
 

@@ -38,11 +38,12 @@ class CosmodromeUp(Child):
 class CosmodromeNameServer(Child):
     """`cosmodrome namesrv`, answering once constructed."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, extra: Mapping[str, object] | None = None) -> None:
         home.mkdir(parents=True, exist_ok=True)
         port = free_port()
         self.address = f"{HOST}:{port}"
         words = ["namesrv", "--host", HOST, "--port", str(port), "--kv-config", str(home / "kvConfig.json")]
+        words += ["-c", str(_config_file(home, extra))] if extra else []
         super().__init__("cosmodrome namesrv", [_cosmodrome(), *words], home / "stderr.log")
         started_or_stopped(self, lambda: wait_registered(self, self.address))
 

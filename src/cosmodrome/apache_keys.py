@@ -45,8 +45,8 @@ _BROKER = """
     appendCkAsync asyncSendEnable autoDeleteUnusedStats autoMessageVersionOnTopicLen
     batchDispatchRequestThreadPoolNums bitMapLengthConsumeQueueExt
     bottomMostCompressionTypeForConsumeQueueStore broadcastOffsetExpireMaxSecond
-    broadcastOffsetExpireSecond brokerConfigPath brokerElectionPriority brokerHeartbeatInterval
-    brokerNotActiveTimeoutMillis cgColdReadThreshold checkCRCOnRecover checkSyncStateSetPeriod
+    broadcastOffsetExpireSecond brokerConfigPath brokerElectionPriority
+    cgColdReadThreshold checkCRCOnRecover checkSyncStateSetPeriod
     cleanOfflineBrokerInterval cleanRocksDBDirtyCQIntervalMin cleanSwapedMapInterval
     clearRetryTopicWhenDeleteTopic clientManagerThreadPoolQueueCapacity clientManageThreadPoolNums
     clusterName coldDataScanEnable combineAssignOffsetCQType combineCQEnableCheckSelf
@@ -56,7 +56,7 @@ _BROKER = """
     commitIntervalCommitLog commitLogForceSwapMapInterval commitLogRollingInterval
     commitLogRollingMinimumSize commitLogSwapMapInterval commitLogSwapMapReserveFileNum
     compactionCqMappedFileSize compactionMappedFileSize compactionScheduleInternal compactionThreadNum
-    compatibleWithOldNameSrv compressedRegister configName consumerFallbehindThreshold
+    compressedRegister configName consumerFallbehindThreshold
     consumerManagerThreadPoolQueueCapacity consumerManageThreadPoolNums consumerOffsetUpdateVersionStep
     controllerHeartBeatTimeoutMills correctLogicMinOffsetForceInterval correctLogicMinOffsetSleepInterval
     dataReadAheadEnable debugLockEnable defaultQueryMaxNum delayOffsetUpdateVersionStep
@@ -98,12 +98,12 @@ _BROKER = """
     recordGetMessageResult recoverConcurrently recoverThreadPoolNums replyThreadPoolQueueCapacity
     reviveAckWaitMs reviveMaxSlow reviveScanTime rocksdbCompressionType rocksdbFlushWalFrequency
     rocksdbWalFileRollingThreshold sampleCountThreshold sampleSteps scheduleAsyncDeliverMaxPendingLimit
-    scheduleAsyncDeliverMaxResendNum2Blocked searchBcqByCacheEnable sendHeartbeatTimeoutMillis
-    sendMessageThreadPoolNums skipPreOnline skipWhenCKRePutReachMaxTimes
+    scheduleAsyncDeliverMaxResendNum2Blocked searchBcqByCacheEnable
+    sendMessageThreadPoolNums skipWhenCKRePutReachMaxTimes
     spinLockCollisionRetreatOptimalDegree splitMetadataSize splitRegistrationSize
     statefulAuthenticationCacheExpiredSecond statefulAuthenticationCacheMaxNum
     statefulAuthorizationCacheExpiredSecond statefulAuthorizationCacheMaxNum statRocksDBCQIntervalSec
-    subscriptionExpiredTimeout syncBrokerMemberGroupPeriod syncBrokerMetadataPeriod
+    subscriptionExpiredTimeout syncBrokerMetadataPeriod
     syncControllerMetadataPeriod syncFromLastFile syncMasterFlushOffsetWhenStartup
     tieredStoreCommitLogMaxSize tieredStoreConsumeQueueMaxSize tieredStoreCrcCheckEnable
     tieredStoreDeleteFileEnable tieredStoreDeleteFileInterval tieredStoreFileReservedTime

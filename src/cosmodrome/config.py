@@ -331,6 +331,15 @@ class BrokerConfig(_FromProperties):
     server_load_balancer_enable: bool = True
     default_message_request_mode: RequestMode = RequestMode.PULL
     default_pop_share_queue_num: int = -1
+    # A slave that acts as its master while that is away
+    enable_slave_acting_master: bool = False
+    enable_remote_escape: bool = False  # what it delivers goes to another master; else it delivers nothing
+    broker_heartbeat_interval: int = 1_000
+    send_heartbeat_timeout_millis: int = 1_000
+    broker_not_active_timeout_millis: int = 10_000  # silence after which name servers forget a broker
+    sync_broker_member_group_period: int = 1_000
+    skip_pre_online: bool = False  # a master serves at once and takes nothing back from the slave that acted for it
+    compatible_with_old_name_srv: bool = True
 
     def __post_init__(self) -> None:
         _require(bool(_BROKER_NAME.fullmatch(self.broker_name)), "brokerName", "letters, digits and . _ @ -")
@@ -351,6 +360,20 @@ class BrokerConfig(_FromProperties):
         _require(self.transaction_check_interval > 0, "transactionCheckInterval", "at least 1 ms")
         _require(0 < self.revive_queue_num < 999, "reviveQueueNum", "1 to 998")
         _require(self.revive_interval > 0, "reviveInterval", "at least 1 ms")
+        for name in _ACTING_TIMES:
+            _require(getattr(self, name) > 0, _camel_case(name), "at least 1 ms")
+        _require(
+            not self.enable_slave_acting_master
+            or self.broker_not_active_timeout_millis > self.broker_heartbeat_interval,
+            "brokerNotActiveTimeoutMillis",
+            f"more than brokerHeartbeatInterval, which is {self.broker_heartbeat_interval}: else name servers forget a "
+            "broker that lives",
+        )
+        _require(
+            self.enable_slave_acting_master or not self.enable_remote_escape,
+            "enableRemoteEscape",
+            "false, or enableSlaveActingMaster=true beside it: only a slave that acts as its master delivers for it",
+        )
 
     @property
     def name_servers(self) -> tuple[str, ...]:
@@ -438,6 +461,8 @@ class NameServerConfig(_FromProperties):
     broker_silent_ms: int = 120_000
     order_message_enable: bool = False
     return_order_topic_config_to_broker: bool = True
+    support_acting_master: bool = False  # routes name a slave in place of its master while that is away
+    notify_min_broker_id_changed: bool = False  # brokers of a name are told when its smallest id changes
     config_black_list: str = ""  # keys that cannot be changed over the wire, separated by ;
     # Bounds of what peers may send; keys of our own. Sizes are in bytes.
     kv_config_max_entries: int = 100_000
@@ -458,6 +483,12 @@ class NameServerConfig(_FromProperties):
 
 
 _OF_A_BROKER = (BrokerConfig, StoreConfig, NetConfig, ReplicationConfig)
+_ACTING_TIMES = (
+    "broker_heartbeat_interval",
+    "send_heartbeat_timeout_millis",
+    "broker_not_active_timeout_millis",
+    "sync_broker_member_group_period",
+)
 _BROKER_BOUNDS = (
     "max_request_body_size",
     "max_request_body_values",

@@ -20,6 +20,8 @@ SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 SYSTEM_PREFIX = "rmq_sys_"
+# The route of this topic is who the brokers of a name are, for those that ask a name server of Apache 4.
+MEMBER_TOPIC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 REVIVE_PREFIX = SYSTEM_PREFIX + "REVIVE_LOG_"
 TRACE_DATA_PREFIX = SYSTEM_PREFIX + "TRACE_DATA_"  # topics of trace clients with the access channel CLOUD
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"

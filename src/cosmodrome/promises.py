@@ -96,12 +96,6 @@ BROKER_PROMISES: Mapping[str, Promise] = {
         replicasPerDiskPartition="1",
     ),
     **_group(*_ELECTION, asyncLearner="false", lockInStrictMode="false"),
-    **_group(
-        "a slave of this version never acts as its master: while that is away, no broker delivers delayed messages",
-        "; docs/replication.md tells how to promote a slave",
-        enableSlaveActingMaster="false",
-        enableRemoteEscape="false",
-    ),
     **_group(*_ELECTION, enableDLegerCommitLog="false", enableBatchPush="false", preferredLeaderId=""),
     **_group(*_ELECTION, dLegerGroup="", dLegerPeers="", dLegerSelfId="", storePathDLedgerCommitLog=""),
     **_group(*_ELECTION, enableControllerMode="false", controllerAddr="", fetchControllerAddrByDnsLookup="false"),
@@ -161,7 +155,6 @@ NAME_SERVER_PROMISES: Mapping[str, Promise] = {
     **_SECURITY,
     **_CONTROLLER,
     **_METRICS,
-    **_group(*_ELECTION, supportActingMaster="false", notifyMinBrokerIdChanged="false"),
     **_group("this version asks no other cluster for topics it does not know", clusterTest="false"),
     **_group("this version answers from its first moment", needWaitForService="false"),
     **_group(

@@ -47,6 +47,7 @@ from cosmodrome.wire.bodies import (
     decode_locked,
 )
 from cosmodrome.wire.command import Command
+from cosmodrome.wire.pop import marked_topic
 from cosmodrome.wire.record import decode_records
 from cosmodrome.wire.requests import (
     ConsumeStatsRequest,
@@ -552,7 +553,7 @@ async def test_a_batch_of_many_acks_is_stored_in_steps(tmp_path: Path, monkeypat
         one = BatchAck("g", "t", "0", 0, 0, 0, 1, 1, (0,))
         body = BatchAckBody("broker-a", (one,) * (5 * ack.ACKS_STEP)).encode()
         with Turns() as turns:
-            monkeypatch.setattr(ack, "marked_topic", turns.counting(ack.marked_topic))
+            monkeypatch.setattr(ack, "marked_topic", turns.counting(marked_topic))
             reply = await caller.call(
                 broker.address, Command.request(RequestCode.BATCH_ACK_MESSAGE, body=body), TIMEOUT_MS
             )

@@ -77,7 +77,6 @@ def refusal(properties: dict[str, str], *configs: type) -> str:
         ("dLegerPeers", "n0-h:1", "no DLedger"),
         ("enableBatchPush", "true", "no DLedger"),
         ("enableControllerMode", "true", "no controller"),
-        ("enableSlaveActingMaster", "true", "never acts as its master"),
         ("storeType", "defaultRocksDB", "in files below storePathRootDir"),
         ("messageStorePlugIn", "x.TieredMessageStore", "in files below storePathRootDir"),
         ("tieredStorageLevel", "FORCE", "in files below storePathRootDir"),
@@ -243,7 +242,7 @@ def test_masters_and_slaves_of_a_pair_start(properties: dict[str, str]) -> None:
         pytest.param(DLEDGER, ["enableDLegerCommitLog", "dLegerGroup", "dLegerPeers"], id="dledger"),
         pytest.param(
             IN_CONTAINER,
-            ["totalReplicas", "enableAutoInSyncReplicas", "enableSlaveActingMaster"],
+            ["totalReplicas", "enableAutoInSyncReplicas"],
             id="broker in a container",
         ),
         pytest.param(CONTAINER, ["brokerConfigPaths"], id="container"),
@@ -264,7 +263,7 @@ def test_apaches_other_brokers_are_refused_for_what_they_ask(properties: dict[st
 @pytest.mark.parametrize(
     ("properties", "refused"),
     [
-        pytest.param({"supportActingMaster": "true"}, ["supportActingMaster"], id="container"),
+        pytest.param({"clusterTest": "true", "supportActingMaster": "true"}, ["clusterTest"], id="cluster test"),
         pytest.param(
             {"listenPort": "9876", "enableControllerInNamesrv": "true", **CONTROLLER},
             ["enableControllerInNamesrv", *CONTROLLER],

@@ -26,7 +26,7 @@ from cosmodrome.broker.processors import (
     send_back,
     topics,
 )
-from cosmodrome.broker.slave import REFUSED, refuse_resting, refuse_write
+from cosmodrome.broker.slave import BEFORE_SERVICE, REFUSED, refuse_resting, refuse_write, refuse_yet
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.errors import ProtocolError, RequestCodeNotSupported, RequestError, StoreError
 from cosmodrome.net.connection import Connection
@@ -128,6 +128,8 @@ _ALL: dict[int, Processor] = {
     RequestCode.HAND_OVER_BROKER: roles.hand_over,
     RequestCode.PROMOTE_BROKER: roles.promote,
     RequestCode.WITHDRAW_PROMOTION: roles.withdraw_promotion,
+    RequestCode.EXCHANGE_BROKER_HA_INFO: replication.exchange_ha_info,
+    RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: replication.smallest_broker_changed,
     RequestCode.END_TRANSACTION: end_transaction.end_transaction,
     RequestCode.RESUME_CHECK_HALF_MESSAGE: end_transaction.resume_check,
     RequestCode.UPDATE_AND_CREATE_TOPIC: topics.create_topic,
@@ -153,6 +155,8 @@ _ALL: dict[int, Processor] = {
 PROCESSORS = {code: processor if code in AT_ONCE else _in_turn(processor) for code, processor in _ALL.items()}
 SLAVE_PROCESSORS = {**PROCESSORS, **dict.fromkeys(REFUSED, refuse_write)}
 RESTING_PROCESSORS = {**PROCESSORS, **dict.fromkeys(REFUSED, refuse_resting)}
+# Of a master that is taking over from its slaves.
+PRE_ONLINE_PROCESSORS = {code: PROCESSORS[code] if code in BEFORE_SERVICE else refuse_yet for code in PROCESSORS}
 
 
 # What of Apache's is refused on purpose, and what to do instead.

@@ -12,11 +12,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
-from cosmodrome.broker.answer import PROCESSORS, SLAVE_PROCESSORS, answer, refuse
+from cosmodrome.broker.acting import Acting
+from cosmodrome.broker.answer import PRE_ONLINE_PROCESSORS, PROCESSORS, SLAVE_PROCESSORS, answer, refuse
 from cosmodrome.broker.assignments import TopicQueues
 from cosmodrome.broker.clients import Clients
 from cosmodrome.broker.consumer_offsets import ConsumerOffsets
 from cosmodrome.broker.delays import Delays
+from cosmodrome.broker.escape import Escapes
 from cosmodrome.broker.groups import Groups
 from cosmodrome.broker.hooks import Hooks
 from cosmodrome.broker.long_polls import TAKEN_STEP, HeldPull, LongPolls
@@ -25,6 +27,7 @@ from cosmodrome.broker.overload import Overload
 from cosmodrome.broker.pop.polls import ANY_QUEUE, HeldPop, PollKey
 from cosmodrome.broker.pop.pops import Pops
 from cosmodrome.broker.pop.revive import Revives
+from cosmodrome.broker.pre_online import PreOnline
 from cosmodrome.broker.promotion import Promotion
 from cosmodrome.broker.queue_locks import QueueLocks
 from cosmodrome.broker.redirect import redirect
@@ -50,7 +53,7 @@ from cosmodrome.errors import (
     StoreError,
 )
 from cosmodrome.filter.subscriptions import GroupFilters
-from cosmodrome.model import SCHEDULE_TOPIC, Perm, Property, TopicConfig
+from cosmodrome.model import REVIVE_PREFIX, SCHEDULE_TOPIC, DataVersion, Perm, Property, TopicConfig
 from cosmodrome.net.addresses import EVERY_ADDRESS, advertised_host, is_loopback
 from cosmodrome.net.books import Books
 from cosmodrome.net.caller import Caller
@@ -153,9 +156,18 @@ class Broker:
         self.use_replicas(self.new_replicas())
         self.metadata_sync = self.new_metadata_sync()
         self.promotion = Promotion(self, self._caller)
+        self.escapes = Escapes(config, self._caller, self.clock)
+        self.acting = Acting(self, self._caller)
+        # Whether the broker serves: a master may have to take over from its slaves first.
+        self.is_online = self.is_slave or not config.enable_slave_acting_master or config.skip_pre_online
+        if not self.is_online:
+            self.processors = PRE_ONLINE_PROCESSORS
         self._load_tables(self._root / "config")
         self._make_pops(self._root / "config")
         self.make_services()
+        self.store.on_cut = self._log_cut
+        if self.is_slave:
+            self._log_cut()
         self.statistics = Statistics(config.broker_cluster_name, self.clock.steady_ms(), self.topics.is_system)
         self.overload = Overload(config, store_config.os_page_cache_busy_time_out_mills)
         self._books = Books(self._net_config)
@@ -239,10 +251,12 @@ class Broker:
             store_config.delays_ms,
             folder / "delayOffset.json",
             self.clock,
-            self._put_delivered,
+            self._deliver,
             save_every_ms=store_config.flush_delay_offset_interval,
         )
-        self.timers = Timers(self.store, store_config, self._root, self.clock, self._put_timed, of_slave=self.is_slave)
+        self.timers = Timers(
+            self.store, store_config, self._root, self.clock, self._deliver_timed, of_slave=self.is_slave
+        )
         self.transactions = Transactions(
             self.store,
             self.offsets,
@@ -264,6 +278,7 @@ class Broker:
             config,
             put=self._put_delivered,
             delivered_ms=lambda: self.timers.delivered_ms,
+            escape=self.escapes.put,
         )
         self.store.cleaner.needs = {
             "undelivered messages of delay levels": self.delays.needed_from,
@@ -288,7 +303,9 @@ class Broker:
         self.address = f"{host}:{port}"
         self.packed_address = pack_host(host, port)
         self.unique_ids = UniqueIds(self.packed_address[:4], os.getpid())
-        await self.registration.start(self.address, self.ha_address(self.replicas))
+        self.registration.use(self.address, self.ha_address(self.replicas))
+        if self.is_online:
+            await self.registration.announce()
         log.info(
             "broker %s serves on %s as %s, store in %s",
             self.config.broker_name,
@@ -337,12 +354,12 @@ class Broker:
         save_every_ms = self.config.flush_consumer_offset_interval
         async with asyncio.TaskGroup() as tasks:
             flushing = tasks.create_task(self.store.flusher.run())
+            serving = tasks.create_task(self._serve())
             parts = (
-                tasks.create_task(self.promotion.run()),
+                serving,
                 tasks.create_task(self.store.preallocator.run()),
                 tasks.create_task(self.store.cleaner.run()),
                 tasks.create_task(self.store.scrub.run()),
-                tasks.create_task(self.registration.run()),
                 tasks.create_task(self._turns("waking held requests", POLL_SWEEP_MS, self._wake_expired)),
                 tasks.create_task(self._turns("looking for silent clients", CLIENT_SCAN_MS, self._watch_clients)),
                 tasks.create_task(self._turns("taking figures", SAMPLE_MS, self._sample)),
@@ -355,6 +372,7 @@ class Broker:
                 for part in parts:
                     part.cancel()
                 unsaved += await self._stop_serving()
+                await asyncio.wait({serving})  # now nothing is delivered any more
                 self.store.flusher.stop()
                 await flushing
                 await self.replicas.close()
@@ -382,8 +400,20 @@ class Broker:
         unsaved += await self.timers.close()
         return unsaved
 
+    async def _serve(self) -> None:
+        """Run the services of this broker's role, and stay registered; a master takes over from its slaves first."""
+        if not self.is_online:
+            await PreOnline(self, self._caller).run()
+            self.is_online, self.processors = True, PROCESSORS
+            log.info("broker %s serves as the master now", self.config.broker_name)
+            await self.registration.announce()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.registration.run())
+            tasks.create_task(self.promotion.run())
+
     def services_of_role(self) -> Iterator[Coroutine[Any, Any, None]]:
         """Yield the services of this broker's role: a master delivers what waits, a slave follows its master."""
+        yield self.acting.run()
         if self.is_slave:
             yield self.replicas.run()
             yield self.metadata_sync.run()
@@ -589,11 +619,18 @@ class Broker:
         message.store_host = self.packed_address
         return self._append_counted(message)
 
-    def _put_timed(self, message: StoreMessage) -> Appended:
-        """A message out of the timer wheel; one that is too far ahead for one turn goes back behind the others."""
+    def _deliver(self, message: StoreMessage) -> Appended | Awaitable[None]:
+        """Put a message whose time has come where it belongs; a slave that acts as its master sends it elsewhere."""
+        return self.escapes.put(message) if self.is_slave else self._put_delivered(message)
+
+    def _deliver_timed(self, message: StoreMessage) -> Appended | Awaitable[None]:
+        """The same for a message out of the timer wheel; one that is too far ahead for one turn goes back behind the
+        others."""
         if message.topic != TIMER_TOPIC:
             self.statistics.timed_out()
-        return self._put_delivered(message)
+        if self.is_slave and message.topic.startswith(REVIVE_PREFIX):
+            return self.revives.decide_timed(message)
+        return self._deliver(message)
 
     def _append_counted(self, message: StoreMessage) -> Appended:
         appended = self.store.append(message)
@@ -612,6 +649,13 @@ class Broker:
             self._is_looking = True
             self._wake_in_steps(self._looking())
         self.pops.arrived(topic, queue_id, tags_code)
+
+    def _log_cut(self) -> None:
+        """Let no group and no service be beyond the end of its queue: other messages will come there."""
+        self.offsets.fit(self.store.max_offset)
+        if self.has_services:
+            self.delays.begin_again()
+            self.timers.fit()
 
     def _stalled(self) -> None:
         """The loop stood still in an append. What came in meanwhile is read in the next turn, and turned away."""
@@ -691,9 +735,13 @@ class Broker:
             if number % LEAVING_STEP == 0:
                 yield
 
+    @property
+    def registration_version(self) -> DataVersion:
+        """The version of the topics that name servers are told; a promotion raises it."""
+        return dataclasses.replace(self.topics.data_version, state_version=self.store.epochs.term)
+
     def _registration_body(self) -> RegisterBrokerBody:
-        version = dataclasses.replace(self.topics.data_version, state_version=self.store.epochs.term)
-        return RegisterBrokerBody(version, {config.name: config for config in self.topics})
+        return RegisterBrokerBody(self.registration_version, {config.name: config for config in self.topics})
 
     def _conflict_noted(self, conflict: str | None) -> None:
         """Take no messages while another master of this name, promoted since, lives: they would be lost with it."""

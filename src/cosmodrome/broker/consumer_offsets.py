@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cosmodrome import state_file
+from cosmodrome.broker.pop.messages import REVIVE_GROUP
 from cosmodrome.broker.tables import SavedTable
 from cosmodrome.clock import Clock
 from cosmodrome.errors import LimitReached
@@ -116,6 +117,32 @@ class ConsumerOffsets(SavedTable):
                 yield
         if is_changed:
             self.replaced(table.data_version)
+
+    def fit(self, end_of: Callable[[str, int], int]) -> None:
+        """Set back what goes beyond the end of its queue: the log was cut, and others will get these offsets."""
+        for key, queues in list(self._offsets.items()):
+            topic, _, group = key.partition("@")
+            for queue_id, offset in list(queues.items()):
+                end = end_of(topic, queue_id)
+                if offset > end:
+                    self._commit(group, topic, queue_id, end)
+
+    def taking_back(self, table: ConsumerOffsetsBody, known_to: Callable[[str, int, int], int]) -> Iterator[None]:
+        """Take over, in steps, how far groups are that a slave has served meanwhile. No offset is set back, and none
+        goes beyond what `known_to` says: up to there, a queue's offsets mean the same messages for both."""
+        for number, (key, queues) in enumerate(table.offsets.items(), 1):
+            topic, _, group = key.partition("@")
+            for queue_id, told in queues.items():
+                offset = (
+                    min(told, known_to(topic, queue_id, told + 1) - 1)
+                    if group == REVIVE_GROUP
+                    else known_to(topic, queue_id, told)
+                )
+                before = self.find_offset(group, topic, queue_id)
+                if offset > (-1 if before is None else before) and (before is not None or self._count < self._limit):
+                    self._commit(group, topic, queue_id, offset)
+            if number % ADOPTED_STEP == 0:
+                yield
 
     def commit_ahead(self, group: str, topic: str, queue_id: int, offset: int, log_end: int) -> None:
         """Commit, but save it only once everything below `log_end` is on disk (`settle`)."""

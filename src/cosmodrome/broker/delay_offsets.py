@@ -66,7 +66,7 @@ class DelayOffsets(SavedTable):
     def adopt(self, table: DelayOffsetsBody) -> None:
         """Take over how far a slave's master has delivered; the caller knows that its log is here up to then."""
         offsets = dict(table.offsets)
-        if offsets != self._settled:
+        if offsets != self._settled or table.data_version != self.data_version:  # Apache's master compares versions
             self._next, self._settled, self._waiting = dict(offsets), offsets, None
             self.replaced(table.data_version)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from cosmodrome.broker.delay_offsets import DelayOffsets
@@ -73,13 +73,20 @@ def delivered(record: Record) -> StoreMessage:
     return StoreMessage.again(record, check_topic(topic), queue_id, record.properties)
 
 
+async def put_done(putting: object) -> None:
+    """Return once a message is where it belongs. A master has then put it already, and nothing is waited for; a slave
+    that acts as its master waits for another broker."""
+    if isinstance(putting, Awaitable):
+        await putting
+
+
 class Delays:
     """Delivers what waits in SCHEDULE_TOPIC_XXXX, the queue of each level in its order.
 
     The messages of a level wait equally long, so its first one is the first due; how long is measured on the store's
     `Timeline`, so that a clock that is set makes nothing come earlier or later. A level is looked at when that one is
-    due, or when a message comes while it is empty. `put` does not wait, so that a delivery and its new offset are one
-    step: a clean stop neither loses nor repeats a message. After kill -9 the last ones may come again.
+    due, or when a message comes while it is empty. A master's `put` does not wait, so that a delivery and its new
+    offset are one step: a clean stop neither loses nor repeats a message. After kill -9 the last ones may come again.
     """
 
     def __init__(
@@ -105,8 +112,17 @@ class Delays:
         self._look_at: dict[int, int] = {}  # level → when to look at it again; empty levels are not here
         self._pause_ms: dict[int, int] = {}  # level → how long it waits after its next failure
         # Also the levels that are configured no more: what waits there was promised.
-        for level in self._offsets.levels | {queue_id + 1 for queue_id in store.queues(SCHEDULE_TOPIC)}:
+        self.begin_again()
+
+    def begin_again(self) -> None:
+        """Look at every level anew: how far they are delivered is known from elsewhere now."""
+        self._look_at.clear()
+        self._pause_ms.clear()
+        for level in self._levels_there():
             self._begin(level)
+
+    def _levels_there(self) -> set[int]:
+        return self._offsets.levels | {queue_id + 1 for queue_id in self._store.queues(SCHEDULE_TOPIC)}
 
     def _begin(self, level: int) -> None:
         """An offset behind the queue's end is of another store; what comes now would wait for ever."""
@@ -136,6 +152,16 @@ class Delays:
         self._offsets.adopt(table)
         await self._offsets.saved()
 
+    async def take_back(self, table: DelayOffsetsBody, known_to: Callable[[str, int, int], int]) -> None:
+        """Take over and save how far the slave has delivered that acted as this master. `known_to` says up to where a
+        queue's offsets mean the same messages for both."""
+        for level, offset in table.offsets.items():
+            if 0 < level <= MAX_QUEUES:
+                offset = known_to(SCHEDULE_TOPIC, level - 1, offset)
+                self._offsets.move(level, max(offset, self._offsets.next(level)))
+        self.begin_again()
+        await self.save()
+
     def arrived(self, queue_id: int) -> None:
         """A message came into a queue of SCHEDULE_TOPIC_XXXX."""
         if queue_id + 1 not in self._look_at:
@@ -144,7 +170,7 @@ class Delays:
 
     def needed_from(self) -> int | None:
         """Return where in the log the first message lies that is not delivered, or whose copy is not on disk."""
-        levels = self._offsets.levels | {queue_id + 1 for queue_id in self._store.queues(SCHEDULE_TOPIC)}
+        levels = self._levels_there()
         return min((place for place in map(self._first_place, levels) if place is not None), default=None)
 
     def _first_place(self, level: int) -> int | None:
@@ -167,13 +193,13 @@ class Delays:
         """Deliver what is due; for how long nothing more will be."""
         now_ms = self._store.timeline.now_ms()
         for level in sorted(level for level, at_ms in self._look_at.items() if at_ms <= now_ms):
-            self._look(level)
+            await self._look(level)
             await asyncio.sleep(0)
         self._offsets.settle(self._store.flusher.flushed, self._store.max_physical_offset)
         pause_ms = min(self._look_at.values(), default=now_ms + LONGEST_SLEEP_MS) - self._store.timeline.now_ms()
         return min(max(pause_ms, 0), LONGEST_SLEEP_MS)
 
-    def _look(self, level: int) -> None:
+    async def _look(self, level: int) -> None:
         """Deliver the first messages of a level that are due, and note when to look again."""
         now_ms = self._store.timeline.now_ms()
         try:
@@ -185,7 +211,7 @@ class Delays:
                 self._look_at[level] = due_ms
                 if due_ms > now_ms:
                     break
-                self._deliver(level)
+                await self._deliver(level)
             if (trouble := self._troubles.pop(level, None)) is not None:
                 trouble.over()
         except Exception as error:  # whatever it is, it must not stop the other levels
@@ -209,13 +235,13 @@ class Delays:
         # Later than possible: the levels are others than when it was stored, or a clock was set that nobody watched.
         return now_ms if level <= self.levels and due_ms > now_ms + self._delays_ms[level - 1] else due_ms
 
-    def _deliver(self, level: int) -> None:
+    async def _deliver(self, level: int) -> None:
         offset = self._offsets.next(level)
         try:
             record = self._record(level, offset)
             with looking():
                 message = delivered(record)
-            self._put(message)
+            await put_done(self._put(message))
         except Exception as error:
             if not self._skipping.gives_up(SCHEDULE_TOPIC, level - 1, offset, error):
                 raise

@@ -227,6 +227,8 @@ class MetadataSync:
 
     async def _apply_held(self, _master: str) -> None:
         held, self._held = self._held, []
+        if self._broker.acting.is_acting:  # it has gone on from what the master told before
+            return
         for apply in held:
             await apply()
 

@@ -83,10 +83,14 @@ class Registration:
         self._told = dict.fromkeys(config.name_servers, -1)  # the version each name server has
         self._turns = {name_server: asyncio.Lock() for name_server in config.name_servers}
 
-    async def start(self, address: str, ha_address: str = "") -> None:
-        """Register `address` everywhere once, whatever the outcome; `run` keeps it registered."""
+    def use(self, address: str, ha_address: str = "") -> None:
+        """Set the addresses to register."""
         self._address = address
         self.ha_address = ha_address or address
+
+    async def start(self, address: str, ha_address: str = "") -> None:
+        """Register `address` everywhere once, whatever the outcome; `run` keeps it registered."""
+        self.use(address, ha_address)
         await self.announce()
 
     def become(self, broker_id: int, ha_address: str = "", master: Master | None = None) -> None:
@@ -162,12 +166,15 @@ class Registration:
     async def _register(self, name_server: str, timeout_ms: int) -> None:
         body = await _encoded(self._body())
         broker_id = self._broker_id
+        is_acting = self._config.enable_slave_acting_master
         header = RegisterBroker(
             self._config.broker_name,
             self._address,
             self._config.broker_cluster_name,
             broker_id,
             ha_server_addr=self.ha_address,
+            heartbeat_timeout_millis=self._config.broker_not_active_timeout_millis if is_acting else None,
+            enable_acting_master=True if is_acting else None,
             body_crc32=zlib.crc32(body) & 0x7FFFFFFF,
         )
         request = Command.request(RequestCode.REGISTER_BROKER, header, body)

@@ -42,6 +42,7 @@ class Replicas:
         self._registration = registration
         self._leader: Leader | None = None
         self._follower: Follower | None = None
+        self._coming: Master | None = None
         self.least_copies = 0  # with fewer in sync, messages are refused; 0: they never are
         self.is_waited_for = False
         if replication.is_slave:
@@ -185,8 +186,18 @@ class Replicas:
         """Return whether a slave has a connection to its master."""
         return self._follower is not None and self._follower.status().state is not FollowerState.AWAY
 
+    def master_comes(self, master: Master) -> None:
+        """Follow a master that has said itself that it comes back, unless one is followed that lives."""
+        if self._follower is not None and self._follower.status().state is not FollowerState.FOLLOWING:
+            self._coming = master
+            self._follow(master)
+
     def master_found(self, master: Master) -> None:
         """Follow the master that a name server named, unless haMasterAddress names one."""
+        self._coming = None
+        self._follow(master)
+
+    def _follow(self, master: Master) -> None:
         if self._follower is not None and master.ha_address and not self._replication.ha_master_address:
             self._follower.follow(master.ha_address)
 
@@ -195,7 +206,7 @@ class Replicas:
 
         Only an answer that Apache's brokers give passes for that: one of ours that cannot tell now must be asked again.
         """
-        master = self._registration.master
+        master = self._coming or self._registration.master
         if master is None:
             raise ClientError(
                 f"no name server knows the master of {self._config.broker_name}, so its log cannot be compared"

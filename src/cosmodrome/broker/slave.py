@@ -46,6 +46,28 @@ REFUSED: Mapping[int, type[RequestError]] = {
 }
 
 
+# What a master answers before it serves: what slaves ask about its log, and operators about the broker.
+BEFORE_SERVICE = frozenset(
+    {
+        RequestCode.GET_BROKER_EPOCH_CACHE,
+        RequestCode.GET_BROKER_ROLE,
+        RequestCode.GET_BROKER_RUNTIME_INFO,
+        RequestCode.GET_BROKER_CONFIG,
+        RequestCode.GET_BROKER_HA_STATUS,
+        RequestCode.EXCHANGE_BROKER_HA_INFO,
+        RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE,
+    }
+)
+
+
+async def refuse_yet(broker: Broker, _connection: Connection, _command: Command) -> Command:
+    """Refuse everything else: how far groups and services are is not known yet."""
+    raise ServiceNotAvailable(
+        f"service not available now: {broker.address}, the master of {broker.config.broker_name}, takes over from its "
+        "slaves how far they are, and serves after that"
+    )
+
+
 async def refuse_write(broker: Broker, _connection: Connection, command: Command) -> Command:
     """Refuse what only a master does, and name it."""
     raise REFUSED[command.code](

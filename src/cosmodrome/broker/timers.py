@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from array import array
 from collections.abc import Callable
@@ -10,14 +11,15 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from cosmodrome.broker.delays import delivered
+from cosmodrome.broker.delays import delivered, put_done
+from cosmodrome.broker.pop.messages import is_ack
 from cosmodrome.broker.skipping import Skipping, looking
 from cosmodrome.broker.timer_metrics import TimerMetrics
 from cosmodrome.broker.topics import TIMER_TOPIC
 from cosmodrome.clock import Clock
 from cosmodrome.config import StoreConfig
 from cosmodrome.errors import MessageIllegal, ProtocolError, RequestError, ServiceNotAvailable
-from cosmodrome.model import RETRY_PREFIX, Property, check_topic
+from cosmodrome.model import RETRY_PREFIX, REVIVE_PREFIX, Property, check_topic
 from cosmodrome.numbers import MAX_INT, parse_int, shown
 from cosmodrome.store.consume_queues import is_topic
 from cosmodrome.store.message import StoreMessage
@@ -120,6 +122,7 @@ class Timers:
         of_slave: bool = False,
     ) -> None:
         self._store = store
+        self._root = root
         self._skipping = Skipping("timers", store)
         self._config = config
         self._clock = clock
@@ -135,6 +138,9 @@ class Timers:
         self._superseded: dict[_Origin, int] | None = None  # while timers are set again: how often each was put back
         self._now_ms = self.pending.read_ms  # the second up to which slots may be emptied; never goes back
         self._aside: asyncio.Future[None] | None = None
+        self._delivered_elsewhere: list[tuple[int, int]] = []  # below this queue offset, what was due before this time
+        self._is_acting = False
+        self._on_revive_record: Callable[[Record], None] = lambda _: None
 
     def _opened(self, root: Path) -> TimerStore:
         store = self._store
@@ -160,6 +166,53 @@ class Timers:
         self.metrics.adopt(table)
         await self.metrics.saved()
 
+    def fit(self) -> None:
+        """Forget what a slave was told of messages that it has lost: its log was cut."""
+        end, told = self._store.max_offset(TIMER_TOPIC, _QUEUE), self.pending.checkpoint
+        if told.queue_offset > end and (work := self.pending.adopt(dataclasses.replace(told, queue_offset=end))):
+            work()
+
+    def begin_acting(self, on_revive_record: Callable[[Record], None]) -> None:
+        """Set the timers from the timer topic, as the slave of a master that is away, and deliver from then on.
+
+        `on_revive_record` is called for every checkpoint and ack of pops that is set.
+        """
+        if not self._config.timer_wheel_enable:
+            return
+        self._is_acting, self._on_revive_record = True, on_revive_record
+        self.pending.close()
+        self.pending = self._opened(self._root)
+        if self.pending.is_replaying:
+            self.metrics.clear()
+        self._superseded, self._now_ms = None, self.pending.read_ms
+
+    async def end_acting(self) -> None:
+        """Keep how far everything is delivered, for the master to take back; `run` has ended."""
+        if not self._is_acting:
+            return
+        self._is_acting, self._on_revive_record = False, lambda _: None
+        if self._aside is not None:
+            with suppress(OSError):
+                await self._aside
+        before = self.pending
+        before.close()
+        self.pending = TimerStore.of_slave(self._root, self._config.mapped_file_size_timer_log)
+        if not before.is_replaying:  # else it has delivered nothing that counts
+            await self.adopt(before.checkpoint)
+
+    def take_back(self, checkpoint: TimerCheckpoint, known_to: Callable[[str, int, int], int]) -> None:
+        """Leave out what the slave has delivered that acted as this master, as `Delays.take_back` does. That is known
+        until the next start, which asks the slave again."""
+        below = known_to(TIMER_TOPIC, _QUEUE, checkpoint.queue_offset)
+        if below > 0:
+            self._delivered_elsewhere.append((below, checkpoint.read_ms))
+
+    def _was_delivered_elsewhere(self, queue_offset: int, out_ms: int, properties: str) -> bool:
+        """Whether a slave has delivered it. Acks of pops never count: a checkpoint may be left that needs them."""
+        due_ms = out_ms - out_ms % SECOND_MS
+        told = any(queue_offset < below and due_ms < read_ms for below, read_ms in self._delivered_elsewhere)
+        return told and not is_ack(properties)
+
     # --- taking messages in
 
     @property
@@ -179,6 +232,11 @@ class Timers:
     def unset(self) -> int:
         """How many messages of the timer topic are not in the wheel yet."""
         return max(self._store.max_offset(TIMER_TOPIC, _QUEUE) - self.pending.queue_offset, 0)
+
+    @property
+    def has_set_all(self) -> bool:
+        """Whether every message of the timer topic is in the wheel for which there is room."""
+        return self.unset == 0 or not self.pending.has_room(self._now_ms)
 
     def needed_from(self) -> int | None:
         """Return where in the log the first message lies that is not delivered, or whose copy is not on disk."""
@@ -329,7 +387,7 @@ class Timers:
         end = self._store.max_offset(TIMER_TOPIC, _QUEUE)
         while self.pending.queue_offset < end and self.pending.has_room(self._now_ms):
             for _ in range(min(MESSAGES_IN_A_ROW, end - self.pending.queue_offset)):
-                self._set_next()
+                await self._set_next()
             await asyncio.sleep(0)
         if not self.pending.is_replaying:
             self._superseded = None
@@ -358,18 +416,18 @@ class Timers:
             log.error("%d timed messages were deleted from the store before they could be set", gone)
             self.pending.queue_offset = first
 
-    def _set_next(self) -> None:
+    async def _set_next(self) -> None:
         pending = self.pending
         offset = pending.queue_offset
         try:
-            self._set(offset)
+            await self._set(offset)
         except Exception as error:
             if not self._skipping.gives_up(TIMER_TOPIC, _QUEUE, offset, error):
                 raise
             self._skipping.skip(TIMER_TOPIC, _QUEUE, offset, error)
         pending.queue_offset = offset + 1
 
-    def _set(self, offset: int) -> None:
+    async def _set(self, offset: int) -> None:
         entry = self._store.entry(TIMER_TOPIC, _QUEUE, offset)
         view = self._store.record_at(entry[0]) if entry is not None else None
         if view is None:
@@ -379,7 +437,12 @@ class Timers:
             timer, topic = _timer(head)
         if (head.topic, head.queue_id, head.queue_offset) != (TIMER_TOPIC, _QUEUE, offset):
             raise MessageIllegal("its place in the queue was never filled")
-        if self.pending.is_known(timer.physical_offset):
+        if self._is_acting and topic.startswith(REVIVE_PREFIX):
+            with looking():
+                self._on_revive_record(decode_records(view)[0])
+        if self.pending.is_known(timer.physical_offset) or self._was_delivered_elsewhere(
+            offset, timer.due_ms, head.properties
+        ):
             return
         if self._superseded and _turns(head.properties) < self._superseded.get(_origin(head), 0):
             return
@@ -392,7 +455,7 @@ class Timers:
         else:
             with looking():
                 message = _noted(decode_records(view)[0], NEVER_SET, self._clock.now_ms())
-            self._put(message)
+            await put_done(self._put(message))
 
     # --- from the wheel to where they belong
 
@@ -413,7 +476,7 @@ class Timers:
         for number in range(self.pending.delivered, len(positions)):
             unit = self.pending.log.find(positions[-1 - number])
             if unit is not None:
-                self._deliver(unit, deletions, used)
+                await self._deliver(unit, deletions, used)
             self.pending.unit_delivered()
             if number % MESSAGES_IN_A_ROW == 0:
                 await asyncio.sleep(0)
@@ -437,7 +500,7 @@ class Timers:
         record = self._record(unit)
         return props.find(record.properties, Property.TIMER_DEL_UNIQKEY) if record is not None else None
 
-    def _deliver(self, unit: Unit, deletions: set[str], used: set[str]) -> None:
+    async def _deliver(self, unit: Unit, deletions: set[str], used: set[str]) -> None:
         record = self._record(unit)
         if record is None:
             self._skipping.skip_lost(TIMER_TOPIC, _QUEUE, unit.physical_offset)
@@ -447,16 +510,29 @@ class Timers:
         if key in deletions:
             used.add(key)
             return
+        out_ms = parse_int(props.find(record.properties, Property.TIMER_OUT_MS), high=MAX_ASKED) or 0
+        if self._was_delivered_elsewhere(record.queue_offset, out_ms, record.properties):
+            self.metrics.add(topic, 1 if unit.is_deletion else -1)
+            return
         try:
-            convert = _rolled if unit.is_rolled else _noted
+            if unit.is_rolled and self._is_acting and self._set_once_more(record, out_ms):
+                return
+            convert = _rolled if unit.is_rolled and not self._is_acting else _noted
             with looking():
                 message = convert(record, unit.set_at_ms, self._clock.now_ms())
-            self._put(message)
+            await put_done(self._put(message))
         except Exception as error:
             if not self._skipping.gives_up(TIMER_TOPIC, _QUEUE, record.queue_offset, error):
                 raise
             self._skipping.skip_record(record, error)
         self.metrics.add(topic, 1 if unit.is_deletion else -1)
+
+    def _set_once_more(self, record: Record, out_ms: int) -> bool:
+        """Set a timer that is too far ahead again by its old record: a slave writes no other. False if it is due."""
+        topic = props.find(record.properties, Property.REAL_TOPIC) or ""
+        deletes = props.find(record.properties, Property.TIMER_DEL_UNIQKEY) is not None
+        timer = Timer(out_ms, record.physical_offset, record.total_size, java_hash(topic), deletes)
+        return self.pending.set(timer, self._now_ms, self._window_ms)
 
     def _is_true(self, unit: Unit) -> bool:
         """Whether a unit without a checksum says what its message does; of one whose record is gone, nobody knows."""

@@ -30,6 +30,7 @@ from cosmodrome.model import (
     BENCHMARK_TOPIC,
     HALF_TOPIC,
     MAX_QUEUES,
+    MEMBER_TOPIC_PREFIX,
     NOT_SENDABLE_TOPICS,
     OFFSET_MOVED_EVENT,
     OP_HALF_TOPIC,
@@ -273,6 +274,8 @@ class Topics(SavedTable):
             yield TopicConfig(AUTO_CREATE_TOPIC, queues, queues, inherited)
         yield TopicConfig(config.broker_cluster_name, CLUSTER_TOPIC_QUEUES, CLUSTER_TOPIC_QUEUES, cluster_perm)
         yield TopicConfig(config.broker_name, 1, 1, broker_perm)
+        if config.enable_slave_acting_master:
+            yield TopicConfig(MEMBER_TOPIC_PREFIX + config.broker_name, 1, 1, Perm.INHERIT)
         if config.trace_topic_enable:
             yield TopicConfig(config.msg_trace_topic_name, 1, 1)
         yield TopicConfig(BENCHMARK_TOPIC, BENCHMARK_QUEUES, BENCHMARK_QUEUES)

@@ -75,6 +75,8 @@ MAX_IN_A_ROW = 64
 SETTLE_EVERY_MS = 1_000
 # A producer that repeats itself does so soon; later repetitions are found in the index.
 REMEMBERED_ENDS = 100_000
+ESCAPE_EVERY_MS = 5_000
+MAX_ESCAPE_FAILURES = 3  # in one round: then the fault is hardly that of the messages
 _READ_AT_ONCE = 32
 _MATCHES_LOOKED_AT = 32
 _HOUR_MS = 3_600_000
@@ -203,6 +205,12 @@ class Transactions:
         except HOPELESS as error:
             self._skipping.skip_record(record, error)
             return None
+
+    def recover_again(self) -> None:
+        """Find out anew what is open: how far the queues are done is known from elsewhere now."""
+        self._settling = None
+        self._ended.clear()
+        self._open = self._recovered()
 
     def _done(self, topic: str) -> int:
         """How far a queue was done, as far as the queue knows of it."""
@@ -393,6 +401,43 @@ class Transactions:
                 self._trouble.met(error)
             except Exception:  # ours; it must not end the broker
                 log.exception("transactions cannot be checked now; trying again")
+
+    # --- at a slave that acts as its master
+
+    async def run_acting(self, escape: Callable[[StoreMessage, str], Awaitable[None]]) -> None:
+        """Let every open transaction begin anew at another broker, which asks its producer."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._escapes(escape))
+            tasks.create_task(self._settlements())
+
+    async def _escapes(self, escape: Callable[[StoreMessage, str], Awaitable[None]]) -> None:
+        while True:
+            try:
+                await self.escape_open(escape)
+            except (OSError, RequestError) as error:
+                log.error("open transactions cannot be handed to another broker now: %s; trying again", error)
+            except Exception:  # ours; it must not end the broker
+                log.exception("open transactions cannot be handed to another broker now; trying again")
+            await self._clock.sleep(min(self._config.transaction_check_interval, ESCAPE_EVERY_MS))
+
+    async def escape_open(self, escape: Callable[[StoreMessage, str], Awaitable[None]]) -> None:
+        """Hand every open half to another broker. One that none takes stays open, for the master."""
+        failures = 0
+        for half in self._open.all():
+            try:
+                record = self._record(half.physical_offset)
+                topic, queue_id = real_place(record)
+                await escape(StoreMessage.again(record, topic, queue_id, record.properties), topic)
+            except HOPELESS as error:  # the master will give it up
+                log.error("half message %d cannot be handed to another broker: %s", half.offset, error)
+                continue
+            except RequestError as error:
+                failures += 1
+                if failures >= MAX_ESCAPE_FAILURES:
+                    raise
+                log.error("half message %d waits: %s", half.offset, error)
+                continue
+            self._open.end(half)
 
     async def check(self) -> None:
         """Ask about every transaction that has been open for too long; give up those asked about too often."""

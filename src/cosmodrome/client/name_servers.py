@@ -62,8 +62,12 @@ class NameServers:
 
     async def brokers(self) -> Mapping[str, BrokerData]:
         """Return every broker group by its name."""
+        return (await self.cluster()).brokers
+
+    async def cluster(self) -> ClusterInfo:
+        """Return all broker groups and clusters."""
         reply = await self._ask(RequestCode.GET_BROKER_CLUSTER_INFO, None)
-        return ClusterInfo.decode(bytes(reply.body)).brokers
+        return ClusterInfo.decode(bytes(reply.body))
 
     async def _ask(self, code: RequestCode, header: Header | None) -> Command:
         """Each is asked once, whatever those who ask at the same time make of the order."""

@@ -59,6 +59,7 @@ async def register_broker(server: NameServer, connection: Connection, command: C
         server.registering_over(connection)
         steps = server.routes.registering(registration, server.clock.steady_ms(), connection)
         registered = await _in_steps(server, steps)
+    server.tell_smallest()
     if registered.refusal is not None:
         log.error("registration refused: broker=%s: %s", registration.broker_name, registered.refusal)
     if registered.replaced is not None:
@@ -135,6 +136,7 @@ async def unregister_broker(server: NameServer, connection: Connection, command:
     request = requests.BrokerHeader.decode(command)
     async with server.changes:
         server.routes.unregister(request.broker_name, request.broker_addr)
+    server.tell_smallest()
     return command.reply()
 
 

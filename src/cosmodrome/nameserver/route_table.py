@@ -9,6 +9,7 @@ from typing import TypeVar
 from cosmodrome.errors import RouteNotFound, SystemBusy
 from cosmodrome.model import (
     MASTER_ID,
+    MEMBER_TOPIC_PREFIX,
     READ_WRITE,
     BrokerData,
     DataVersion,
@@ -55,6 +56,18 @@ class Registered:
     refusal: str | None = None
     replaced: str | None = None
     is_promoted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SmallestChanged:
+    """News for brokers of one name: which of them has the smallest id now. `left` had it before, if it is gone."""
+
+    broker_name: str
+    broker_id: int
+    address: str
+    left: str | None
+    ha_address: str | None
+    tell: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +123,16 @@ class RouteTable:
 
     A topic is known as long as a broker that carries it lives. A broker lives until it unregisters, its connection
     goes, or it has been silent for `silent_after_ms` (or the time it named itself).
+
+    With `supports_acting`, a route names the slave with the smallest id as the master of brokers that want that
+    (`enableSlaveActingMaster`) and have none: clients then read there, and ask there what only a master answers.
     """
 
-    def __init__(self, silent_after_ms: int) -> None:
+    def __init__(self, silent_after_ms: int, *, supports_acting: bool = False) -> None:
         self._silent_after_ms = silent_after_ms
+        self._supports_acting = supports_acting
         self._groups: dict[str, _Group] = {}
+        self._smallest_changed: list[SmallestChanged] = []
 
     # --- brokers come, stay and go
 
@@ -131,6 +149,7 @@ class RouteTable:
     ) -> Generator[None, None, Registered]:
         """Do the same in steps of so many topics. Between them, brokers may leave; nothing else may change."""
         group = self._group_for(registration)
+        smallest_before = min(group.brokers, default=MASTER_ID)
         for broker_id, broker in list(group.brokers.items()):
             if broker.address == registration.address and broker_id != registration.broker_id:
                 del group.brokers[broker_id]
@@ -143,6 +162,8 @@ class RouteTable:
         group.brokers[registration.broker_id] = self._live(registration, now_ms, connection)
         if _speaks_for(group, registration):
             yield from _take_topics(group, registration, holder)
+        if registration.broker_id < smallest_before and group.brokers:
+            self._note_smallest(group, None, registration.ha_address)
         known = _master_of(group, registration.broker_id)
         is_taken = holder is not None and holder.address != registration.address
         if not is_taken or holder is None:
@@ -199,6 +220,21 @@ class RouteTable:
             del self._groups[group.name]
         elif group.acting_master and MASTER_ID not in group.brokers:
             group.set_permission(_without_write)  # a slave that acts as master takes no new messages
+        if group.brokers and group.acting_master and broker.broker_id < min(group.brokers):
+            self._note_smallest(group, broker.address, None)
+
+    def _note_smallest(self, group: _Group, left: str | None, ha_address: str | None) -> None:
+        """Note who is to be told: when one left, all; when one came, those that were there, as Apache has it."""
+        smallest = min(group.brokers)
+        told = (broker_id for broker_id in group.brokers if left or broker_id != smallest or len(group.brokers) == 1)
+        tell = tuple(group.brokers[broker_id].address for broker_id in told)
+        address = group.brokers[smallest].address
+        self._smallest_changed.append(SmallestChanged(group.name, smallest, address, left, ha_address, tell))
+
+    def take_smallest_changed(self) -> list[SmallestChanged]:
+        """Return the news since the last call."""
+        news, self._smallest_changed = self._smallest_changed, []
+        return news
 
     def touch(self, broker_name: str, address: str, now_ms: int) -> DataVersion | None:
         """Note that the broker is alive; the data version it registered with, or None when it never did."""
@@ -250,7 +286,7 @@ class RouteTable:
 
     def copy(self) -> RouteTable:
         """Return one that stays as it is, so that a thread may ask it."""
-        table = RouteTable(self._silent_after_ms)
+        table = RouteTable(self._silent_after_ms, supports_acting=self._supports_acting)
         table._groups = {name: group.copy() for name, group in self._groups.items()}
         return table
 
@@ -273,7 +309,11 @@ class RouteTable:
         groups = sorted((g for g in self._groups.values() if topic in g.queues), key=lambda g: g.name)
         if not groups:
             raise RouteNotFound(topic)
-        return Route(tuple(g.queues[topic] for g in groups), tuple(g.data() for g in groups))
+        is_raw = not self._supports_acting or topic.startswith(MEMBER_TOPIC_PREFIX)
+        return Route(
+            tuple(g.queues[topic] for g in groups),
+            tuple(g.data() if is_raw else _with_acting_master(g.data(), g.queues[topic]) for g in groups),
+        )
 
     def groups(self) -> dict[str, BrokerData]:
         """Every broker group by its name."""
@@ -329,6 +369,15 @@ def _to_the_end(steps: Generator[None, None, T]) -> T:
         except StopIteration as end:
             result: T = end.value
             return result
+
+
+def _with_acting_master(brokers: BrokerData, queue: QueueData) -> BrokerData:
+    """The brokers with their smallest slave as master if they have none, and the topic is not to be written to."""
+    if not brokers.acting_master or MASTER_ID in brokers.addresses or queue.perm & Perm.WRITE:
+        return brokers
+    smallest = min(brokers.addresses)
+    others = {broker_id: address for broker_id, address in brokers.addresses.items() if broker_id != smallest}
+    return replace(brokers, addresses={MASTER_ID: brokers.addresses[smallest], **others})
 
 
 def _outranks(holder: LiveBroker, newcomer: Registration) -> bool:

@@ -9,19 +9,23 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cosmodrome.clock import Clock
-from cosmodrome.codes import ResponseCode
+from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.config import NameServerConfig, NetConfig
-from cosmodrome.errors import ProtocolError, RequestCodeNotSupported, RequestError
+from cosmodrome.errors import ClientError, ProtocolError, RequestCodeNotSupported, RequestError
 from cosmodrome.nameserver.kv import KvConfigs, KvLimits
 from cosmodrome.nameserver.processors import FEW_BROKERS, PROCESSORS
-from cosmodrome.nameserver.route_table import LiveBroker, RouteTable
+from cosmodrome.nameserver.route_table import LiveBroker, RouteTable, SmallestChanged
 from cosmodrome.net.addresses import EVERY_ADDRESS, advertised_host, is_loopback
+from cosmodrome.net.caller import Caller
 from cosmodrome.net.connection import Connection
 from cosmodrome.net.lane import Lane
 from cosmodrome.net.server import Server
 from cosmodrome.wire.command import Command
+from cosmodrome.wire.name_server_requests import SmallestBrokerChanged
 
 log = logging.getLogger(__name__)
+
+MAX_TELLING = 1_000  # brokers that are being told something
 
 
 class NameServer:
@@ -35,7 +39,9 @@ class NameServer:
     def __init__(self, config: NameServerConfig, net: NetConfig, clock: Clock) -> None:
         self.config = config
         self.clock = clock
-        self.routes = RouteTable(silent_after_ms=config.broker_silent_ms)
+        self.routes = RouteTable(silent_after_ms=config.broker_silent_ms, supports_acting=config.support_acting_master)
+        self._caller = Caller(config=net)
+        self._telling: set[asyncio.Task[None]] = set()
         self.kv = KvConfigs(Path(config.kv_config_path) if config.kv_config_path else None, _kv_limits(config))
         self.lane = Lane()  # what takes long
         self.changes = asyncio.Lock()  # of the route table: one after the other, in the order they came
@@ -77,6 +83,9 @@ class NameServer:
                 await stop.wait()
             finally:
                 await self._server.close()
+                for telling in list(self._telling):
+                    telling.cancel()
+                await self._caller.close()
                 await self.kv.settled()
                 self.kv.close()
                 self.lane.close()
@@ -111,6 +120,27 @@ class NameServer:
         self._registered.discard(connection)
         for broker in self.routes.drop_connection(connection):
             log.warning("%s left: its connection is gone", _described(broker))
+        self.tell_smallest()
+
+    def tell_smallest(self) -> None:
+        """Tell brokers, if they are to be told, that another one of their name has the smallest id now."""
+        for news in self.routes.take_smallest_changed():
+            if not self.config.notify_min_broker_id_changed:
+                continue
+            log.info("smallest broker changed: broker=%s id=%d tell=%s", news.broker_name, news.broker_id, news.tell)
+            for address in news.tell:
+                if len(self._telling) < MAX_TELLING:  # who is not told asks within a second
+                    task = asyncio.ensure_future(self._tell(address, news))
+                    self._telling.add(task)
+                    task.add_done_callback(self._telling.discard)
+
+    async def _tell(self, address: str, news: SmallestChanged) -> None:
+        header = SmallestBrokerChanged(news.broker_id, news.broker_name, news.address, news.left, news.ha_address)
+        command = Command.request(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, header, oneway=True)
+        try:
+            await self._caller.oneway(address, command)
+        except ClientError as error:
+            log.info("%s was not told of the smallest broker of %s: %s", address, news.broker_name, error)
 
     async def _scan(self) -> None:
         while True:
@@ -119,6 +149,7 @@ class NameServer:
                 log.warning("%s left: silent for %d ms", _described(broker), broker.silent_after_ms)
                 if isinstance(broker.connection, Connection):
                     broker.connection.close()
+            self.tell_smallest()
 
 
 def _kv_limits(config: NameServerConfig) -> KvLimits:

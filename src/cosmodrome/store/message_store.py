@@ -95,6 +95,7 @@ class MessageStore:
         self._gate = Gate()
         self._busy_ms = config.os_page_cache_busy_time_out_mills
         self.on_stall: Callable[[], None] | None = None
+        self.on_cut: Callable[[], None] = lambda: None  # after a copy of another log was cut
         self.append_ms = 0  # how long the last append took
         self._max_body_size = config.max_message_size
         self._is_sealing = config.enabled_append_prop_crc
@@ -760,6 +761,7 @@ class MessageStore:
         log.error(
             "log cut: from=%d to=%d bytes=%d copy=%s", end, before, before - end, aside_folder(self._log.directory)
         )
+        self.on_cut()
 
     def _cut(self, end: int) -> None:
         assert self._raw is not None

@@ -12,6 +12,7 @@ import shutil
 from pathlib import Path
 
 from cosmodrome.broker.broker import Broker
+from cosmodrome.errors import StoreError
 from cosmodrome.net.caller import Caller
 
 _MAX_TRIES = 100
@@ -47,7 +48,7 @@ def copy(source: Path, target: Path) -> None:
         except FileNotFoundError:
             shutil.rmtree(target)
             target.mkdir()
-    raise OSError(errno.EBUSY, "files come and go too often to copy them", str(source))
+    raise StoreError(f"files in {source} come and go too often to copy them")
 
 
 def _copy_all(source: Path, target: Path) -> None:

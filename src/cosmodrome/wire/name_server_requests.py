@@ -31,6 +31,26 @@ class BrokerHeartbeat(Header):
 
 
 @header
+class SmallestBrokerChanged(Header):
+    """NOTIFY_MIN_BROKER_ID_CHANGE: which broker of a name has the smallest id now."""
+
+    min_broker_id: int | None = None
+    broker_name: str | None = None
+    min_broker_addr: str | None = None
+    offline_broker_addr: str | None = None
+    ha_broker_addr: str | None = None
+
+
+@header
+class ExchangeHaInfo(Header):
+    """EXCHANGE_BROKER_HA_INFO: a master that comes back tells a slave where it is; without the fields, a slave asks."""
+
+    master_ha_address: str | None = None
+    master_flush_offset: int | None = None
+    master_address: str | None = None
+
+
+@header
 class RegisterBroker(Header):
     broker_name: str
     broker_addr: str

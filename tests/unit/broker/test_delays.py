@@ -96,9 +96,9 @@ async def test_nothing_wakes_while_nothing_is_due(tmp_path: Path, monkeypatch: p
         looks: list[int] = []
         look = post.delays._look
 
-        def counted(level: int) -> None:
+        async def counted(level: int) -> None:
             looks.append(level)
-            look(level)
+            await look(level)
 
         monkeypatch.setattr(post.delays, "_look", counted)
         await clock.advance(MINUTE)

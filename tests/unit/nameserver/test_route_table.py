@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import pytest
 
 from cosmodrome.errors import RouteNotFound, SystemBusy
-from cosmodrome.model import BrokerData, DataVersion, QueueData, TopicConfig
+from cosmodrome.model import MEMBER_TOPIC_PREFIX, BrokerData, DataVersion, QueueData, TopicConfig
 from cosmodrome.nameserver import route_table
-from cosmodrome.nameserver.route_table import Registered, Registration, RouteTable
+from cosmodrome.nameserver.route_table import Registered, Registration, RouteTable, SmallestChanged
 
 NOW = 1_700_000_000_000
 SILENT_MS = 120_000
@@ -410,3 +410,51 @@ def test_unit_topics_are_told_by_their_flags() -> None:
     }
     routes.register(broker(carries=carries), NOW)
     assert list(names_by_flag(routes)) == [("both", "unit"), ("both", "sub"), ("sub",)]
+
+
+# --- slaves that act as their master
+
+
+def acting_table() -> RouteTable:
+    routes = RouteTable(silent_after_ms=120_000, supports_acting=True)
+    for broker_id in (0, 1, 2):
+        routes.register(broker(broker_id=broker_id, acting_master=True), NOW)
+    return routes
+
+
+def test_the_smallest_slave_takes_the_masters_place_in_a_route() -> None:
+    routes = acting_table()
+    assert routes.route("T").brokers[0].addresses == {0: "a0:10911", 1: "a1:10911", 2: "a2:10911"}
+    routes.unregister("a", "a0:10911")
+    assert routes.route("T").brokers[0].addresses == {0: "a1:10911", 2: "a2:10911"}
+    assert routes.member_group("C", "a").addresses == {1: "a1:10911", 2: "a2:10911"}
+    assert routes.copy().route("T").brokers[0].addresses == {0: "a1:10911", 2: "a2:10911"}
+    routes.register(broker(acting_master=True), NOW)
+    assert routes.route("T").brokers[0].addresses == {0: "a0:10911", 1: "a1:10911", 2: "a2:10911"}
+
+
+@pytest.mark.parametrize(
+    ("supports", "wants", "topic"), [(False, True, "T"), (True, False, "T"), (True, True, MEMBER_TOPIC_PREFIX + "a")]
+)
+def test_no_slave_is_named_as_master_unless_both_want_it_and_the_topic_is_no_roll_call(
+    supports: bool, wants: bool, topic: str
+) -> None:
+    routes = RouteTable(silent_after_ms=120_000, supports_acting=supports)
+    routes.register(broker(broker_id=1, acting_master=wants, carries=topics(topic)), NOW)
+    assert routes.route(topic).brokers[0].addresses == {1: "a1:10911"}
+
+
+def test_brokers_are_told_when_the_smallest_id_changes() -> None:
+    routes = acting_table()
+    assert routes.take_smallest_changed() == []  # each came with a larger id than those before
+    routes.unregister("a", "a2:10911")
+    assert routes.take_smallest_changed() == []
+    routes.unregister("a", "a0:10911")
+    news = SmallestChanged("a", 1, "a1:10911", "a0:10911", None, ("a1:10911",))
+    assert routes.take_smallest_changed() == [news]
+    routes.register(broker(acting_master=True), NOW)
+    news = SmallestChanged("a", 0, "a0:10911", None, "ha-a0:10911", ("a1:10911",))
+    assert routes.take_smallest_changed() == [news]
+    routes.unregister("a", "a1:10911")
+    routes.unregister("a", "a0:10911")
+    assert routes.take_smallest_changed() == []  # nobody is left

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from cosmodrome.errors import StoreError
 from cosmodrome.testing import kill
 
 
@@ -37,5 +38,5 @@ def test_a_copy_that_never_ends_says_so(tmp_path: Path, monkeypatch: pytest.Monk
         raise FileNotFoundError(path)
 
     monkeypatch.setattr(kill, "_copy_file", gone)
-    with pytest.raises(OSError, match="come and go too often"):
+    with pytest.raises(StoreError, match="come and go too often"):
         kill.copy(source, target)

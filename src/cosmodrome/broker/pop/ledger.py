@@ -8,6 +8,7 @@ queue, so that one number says what is decided: after a clean stop nothing is de
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from cosmodrome.numbers import MAX_LONG
@@ -107,6 +108,21 @@ class ReviveLedger:
         first = self._line.popleft()
         assert first is popped, "decisions are made in the order of the queue"
         del self._popped[_key(popped.point)]
+
+
+class AcksOfActing:
+    """The acks that a slave has found in its master's timer wheel while it acts as it."""
+
+    def __init__(self, is_all_known: Callable[[], bool]) -> None:
+        self.is_all_known = is_all_known
+        self._acked: dict[Key, set[int]] = {}
+
+    def add(self, ack: Ack) -> None:
+        self._acked.setdefault(_key(ack), set()).update(ack.offsets)
+
+    def of(self, point: CheckPoint) -> set[int]:
+        """Return the offsets of a checkpoint that were acked."""
+        return self._acked.get(_key(point), set())
 
 
 def _key(item: CheckPoint | Ack) -> Key:

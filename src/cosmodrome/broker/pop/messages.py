@@ -19,6 +19,12 @@ def revive_topic(cluster: str) -> str:
     return REVIVE_PREFIX + cluster
 
 
+def is_ack(properties: str) -> bool:
+    """Whether a record of the timer topic is the ack of a pop."""
+    topic = props.find(properties, Property.REAL_TOPIC) or ""
+    return topic.startswith(REVIVE_PREFIX) and props.find(properties, Property.TAGS) in (ACK_TAG, BATCH_ACK_TAG)
+
+
 def checkpoint_message(point: CheckPoint, topic: str, revive_queue_id: int, now_ms: int, host: bytes) -> StoreMessage:
     words = (point.topic, point.queue_id, point.start_offset, point.group, point.pop_time_ms, point.broker_name)
     due_ms = point.revive_ms - LEAD_MS

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from cosmodrome.broker.consumer_offsets import ConsumerOffsets
 from cosmodrome.broker.groups import Groups
-from cosmodrome.broker.pop.ledger import Popped, ReviveLedger
+from cosmodrome.broker.pop.ledger import AcksOfActing, ReviveLedger
 from cosmodrome.broker.pop.messages import (
     ACK_TAG,
     BATCH_ACK_TAG,
@@ -22,7 +22,7 @@ from cosmodrome.broker.timers import slot_of
 from cosmodrome.broker.topics import Topics
 from cosmodrome.clock import Clock
 from cosmodrome.config import KIB, BrokerConfig
-from cosmodrome.errors import MessageIllegal, ProtocolError, RequestError
+from cosmodrome.errors import MessageIllegal, ProtocolError, RequestError, ServiceNotAvailable
 from cosmodrome.model import RETRY_PREFIX, Property, TopicConfig
 from cosmodrome.numbers import parse_int, shown
 from cosmodrome.store.message import Durability, GetStatus, StoreMessage
@@ -67,6 +67,7 @@ class Revives:
         config: BrokerConfig,
         put: Callable[[StoreMessage], object],
         delivered_ms: Callable[[], int],
+        escape: Callable[[StoreMessage, str], Awaitable[None]] | None = None,
     ) -> None:
         self._store = store
         self._skipping = Skipping("revives", store)
@@ -80,6 +81,41 @@ class Revives:
         self._topic = revive_topic(config.broker_cluster_name)
         self._ledgers: dict[int, ReviveLedger] = {}
         self._trouble = Trouble(log, "popped messages cannot be revived now", clock)
+        self._escape = escape
+        self._acks: AcksOfActing | None = None
+
+    # --- at a slave that acts as its master
+
+    def begin_acting(self, is_all_known: Callable[[], bool]) -> None:
+        """Decide, while the master is away, what its pops left open. Nothing is added to the log meanwhile: every ack
+        that counts is in it, in the revive topic or in the timer wheel, and `is_all_known` once the wheel is set."""
+        self._ledgers.clear()
+        self._acks = AcksOfActing(is_all_known)
+
+    def end_acting(self) -> None:
+        self._ledgers.clear()
+        self._acks = None
+
+    def note_timed(self, record: Record) -> None:
+        """Remember an ack that is in the timer wheel: its checkpoint may be decided before the wheel brings it."""
+        if self._acks is not None and props.find(record.properties, Property.TAGS) in (ACK_TAG, BATCH_ACK_TAG):
+            self._acks.add(Ack.decode(record.body))
+
+    async def decide_timed(self, message: StoreMessage) -> None:
+        """Decide a checkpoint that the timer wheel brings: no record of it may be put into this log. Returns once all
+        that was not acked is stored elsewhere."""
+        if props.find(message.properties, Property.TAGS) != CHECKPOINT_TAG:
+            return
+        assert self._acks is not None, "the wheel delivers at a slave only while it acts"
+        if not self._acks.is_all_known():
+            raise ServiceNotAvailable("the acks of pops are not all known yet")
+        with looking():
+            point = CheckPoint.decode(message.body)
+        for offset in point.offsets:
+            if offset not in self._acks.of(point):
+                await self._revive(point, offset)
+
+    # --- its life
 
     async def run(self) -> None:
         while True:
@@ -105,6 +141,8 @@ class Revives:
 
     async def round(self) -> None:
         """Decide everything that can be decided now."""
+        if self._acks is not None and not self._acks.is_all_known():
+            return
         read_ms = self._delivered_ms()
         # With group commit, what was delivered is seen only once it is on disk.
         if await self._store.durable(self._store.max_physical_offset) is not Durability.OK:
@@ -177,16 +215,17 @@ class Revives:
     async def _decide(self, ledger: ReviveLedger, read_ms: int) -> None:
         number = 0
         while (popped := ledger.first_due(read_ms)) is not None:
+            if self._acks is not None:
+                popped.settled |= self._acks.of(popped.point)
             for offset in popped.open_offsets:
-                await self._revive(popped, offset)
+                await self._revive(popped.point, offset)
                 popped.settled.add(offset)
             ledger.decided(popped)
             number += 1
             if number % CHECKPOINTS_IN_A_ROW == 0:
                 await asyncio.sleep(0)
 
-    async def _revive(self, popped: Popped, offset: int) -> None:
-        point = popped.point
+    async def _revive(self, point: CheckPoint, offset: int) -> None:
         if self._topics.find_topic(normal_topic(point.topic, point.group)) is None:
             log.info("%s is gone, and what %s popped of it", point.topic, point.group)
             return
@@ -195,6 +234,11 @@ class Revives:
             return
         try:
             record = self._record(point, offset)
+            if self._acks is not None and self._escape is not None:
+                with looking():
+                    message = revived(record, self._retry_name(point), point.pop_time_ms)
+                await self._escape(message, normal_topic(point.topic, point.group))
+                return
             retry = await self._retry_topic(point)
             with looking():
                 message = revived(record, retry.name, point.pop_time_ms)
@@ -212,11 +256,14 @@ class Revives:
         (record,) = decode_records(view)
         return record
 
+    def _retry_name(self, point: CheckPoint) -> str:
+        if point.topic.startswith(RETRY_PREFIX):
+            return point.topic
+        return pop_retry_topic(point.topic, point.group, v2=self._config.enable_retry_topic_v2)
+
     async def _retry_topic(self, point: CheckPoint) -> TopicConfig:
         """Where the message goes; a topic made for it is on disk before it is used."""
-        is_v2 = self._config.enable_retry_topic_v2
-        is_retried = point.topic.startswith(RETRY_PREFIX)
-        name = point.topic if is_retried else pop_retry_topic(point.topic, point.group, v2=is_v2)
+        name = self._retry_name(point)
         found = self._topics.find_topic(name)
         if found is None:
             found = self._topics.put(TopicConfig(name, 1, 1))

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cosmodrome.broker.bodies import reply_with
+from cosmodrome.broker.registration import Master
 from cosmodrome.net.connection import Connection
 from cosmodrome.wire.bodies import EpochEntry, EpochsBody
 from cosmodrome.wire.command import Command
+from cosmodrome.wire.name_server_requests import ExchangeHaInfo
 
 if TYPE_CHECKING:
     from cosmodrome.broker.broker import Broker
@@ -47,3 +49,25 @@ async def get_epochs(broker: Broker, _connection: Connection, command: Command) 
         config.broker_cluster_name, config.broker_name, config.broker_id, entries, end, store.min_physical_offset
     )
     return command.reply(body=body.encode())
+
+
+async def exchange_ha_info(broker: Broker, _connection: Connection, command: Command) -> Command:
+    """EXCHANGE_BROKER_HA_INFO: a slave makes way for a master that comes back, and has ended its services when it
+    answers; a master says where it is."""
+    request = ExchangeHaInfo.decode(command)
+    if request.master_ha_address is None:
+        if broker.is_slave:
+            return command.reply()
+        end = broker.store.max_physical_offset
+        return command.reply(header=ExchangeHaInfo(broker.registration.ha_address, end, broker.address))
+    if broker.is_slave:
+        await broker.acting.make_way()
+        if request.master_address is not None:
+            broker.replicas.master_comes(Master(request.master_address, request.master_ha_address))
+    return command.reply()
+
+
+async def smallest_broker_changed(broker: Broker, _connection: Connection, command: Command) -> Command:
+    """NOTIFY_MIN_BROKER_ID_CHANGE: a name server says that the brokers of this name are others now."""
+    broker.acting.wake()
+    return command.reply()
