@@ -148,7 +148,7 @@ class Raft:
         if self._leader is not None:
             self._leader.tick()
             self._maybe_resign()
-        elif state.is_voter:
+        elif state.may_stand:
             self._stand(is_pre=True)
         else:
             state.leader = None
@@ -203,7 +203,7 @@ class Raft:
 
     def campaign(self) -> None:
         """Stand for election at once, as if the leader had fallen silent."""
-        if not self.state.is_voter:
+        if not self.state.may_stand:
             raise ChangeRefused(f"{self.id} is not a voter, so it cannot lead")
         if self._leader is None:
             self._stand(is_pre=True)
@@ -290,7 +290,7 @@ class Raft:
             self._follow(self.state.term)
 
     def _take_leadership(self, _request: TakeLeadership) -> None:
-        if self.state.is_voter:
+        if self.state.may_stand:
             self._stand(is_pre=False, is_transfer=True)
 
     # --- answers

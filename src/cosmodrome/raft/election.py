@@ -52,7 +52,7 @@ class Election:
     def stand(self, *, is_pre: bool, is_transfer: bool = False) -> None:
         """Ask all voters, and vote for oneself."""
         state = self._state
-        assert state.is_voter, "only voters stand"
+        assert state.may_stand, "only voters stand"
         state.leader = None
         if is_pre:
             state.role, term = Role.PRE_CANDIDATE, state.term + 1

@@ -14,6 +14,9 @@ from cosmodrome.raft.messages import Base, Entry, EntryKind
 from cosmodrome.raft.quorum import Membership
 
 
+HEAD_BYTES = 48  # of an entry, beside its data
+
+
 class LogFull(StoreError):
     """The log has no room for what was to be appended; it is as it was, and may have room later."""
 
@@ -41,7 +44,7 @@ class Log(Protocol):
         ...
 
     def read(self, begin: int, max_bytes: int, /) -> tuple[Entry, ...]:
-        """Return entries from `begin` on: one, and more as long as their data is at most `max_bytes`."""
+        """Return entries from `begin` on: one, and more as long as they have at most `max_bytes` with their heads."""
         ...
 
     def append(self, entries: Sequence[Entry], /) -> None:
@@ -135,7 +138,7 @@ class MemoryLog:
         assert 0 <= place < len(self.entries), f"index {begin} is outside of {self.first_index} to {self.last_index}"
         end = place
         for entry in self.entries[place:]:
-            max_bytes -= len(entry.data)
+            max_bytes -= HEAD_BYTES + len(entry.data)
             if max_bytes < 0 and end > place:
                 break
             end += 1

@@ -70,6 +70,15 @@ class State:
     def is_voter(self) -> bool:
         return self.id in self.members.voters
 
+    @property
+    def may_stand(self) -> bool:
+        """Whether this member is a voter, or was until a change that may not be committed.
+
+        In the second case it may be the only one that has the change, and all others may need its vote or its entries:
+        it has to lead until the change is committed (thesis 4.2.2).
+        """
+        return any(self.id in members.voters for _, members in self.memberships)
+
     # --- term, vote and messages
 
     @property
