@@ -52,7 +52,7 @@ class Member:
         self.raft: Raft | None = None
         self.life = 0
         self.paused_to = 0
-        self.sync_ms = 2
+        self.sync_ms = world.usual_sync_ms
         self._rate = 1000  # how far its clock comes in a second of the world's
         self._offset = 0
         self._timer_at = 0
@@ -69,7 +69,7 @@ class Member:
     def start(self) -> None:
         world, random = self._world, self._world.random
         self.life += 1
-        self._rate = random.choice((1000, 1000, 900, 1100))
+        self._rate = random.choice((1000, 1000, 700, 1400))
         self._offset = random.randrange(10**6)
         self._timer_at = 1 << 60
         self._leading, self._saving, self._to_save, self._to_sync = None, None, None, None
@@ -92,7 +92,9 @@ class Member:
         self.life += 1
         self.paused_to = 0
         if by_power:
-            self._world.checks.events[self.log.cut_power(self._world.random)] += 1
+            lost = self.log.cut_power(self._world.random)
+            if lost:
+                self._world.checks.events[lost] += 1
             self.disk.cut_power(self._world.random)
 
     def _now(self) -> int:
@@ -181,6 +183,7 @@ class Member:
         assert state is not None
         self._saving = self.disk.saving(state)
         next(self._saving)
+        self._world.maybe_cut_power(self, is_vote=True)
         self._later(self._world.sync_ms(self), self._saved, state)
 
     def _saved(self, state: HardState) -> None:
@@ -198,6 +201,7 @@ class Member:
     def _sync(self) -> None:
         point, self._to_sync = self._to_sync, None
         self._is_syncing = True
+        self._world.maybe_cut_power(self)
         self._later(self._world.sync_ms(self), self._synced, point, self.log.written)
 
     def _synced(self, point: SyncPoint, written: int) -> None:
@@ -230,6 +234,7 @@ class World:
         self.messages = 0
         names = [f"n{number}" for number in range(random.choice((1, 2, 3, 3, 3, 3, 4, 5, 5)))]
         spares = [f"n{number}" for number in range(len(names), len(names) + random.choice((0, 0, 1, 2)))]
+        self.usual_sync_ms = random.choice((1, 3, 20, 60))
         base = Base(-1, 0, Membership.of(names))
         self.checks = Checks(base)
         self.options = self._drawn_options(names)
@@ -244,6 +249,8 @@ class World:
         self._loss = random.choice((0.0, 0.0, 0.05, 0.2))
         self._doubles = random.choice((0.0, 0.05, 0.2))
         self._stray = random.choice((0.0, 0.02, 0.1))  # messages that come very late
+        self._cruelty = random.choice((0.0, 0.0, 0.02, 0.1))  # how often the power fails in the midst of a sync
+        self._vote_cruelty = random.choice((0.0, 0.1, 0.4))
         self._pace_ms = random.choice((40, 80, 150))
         self._is_bad = True
         for member in self.members.values():
@@ -254,7 +261,7 @@ class World:
         return RaftOptions(
             heartbeat_ms=70,
             election_min_ms=200,
-            election_max_ms=400,
+            election_max_ms=random.choice((230, 400)),
             retry_ms=120,
             transfer_ms=150,
             preferred_leader=random.choice(["", "", "", *names]),
@@ -314,6 +321,8 @@ class World:
             bodies = [b"m%d" % (self._proposed + number) for number in range(count)]
             self._proposed += count
             self.random.choice(leaders).propose(bodies)
+        if self.random.random() < 0.3:
+            self._read()
         if self._is_bad:
             self.at(self.now + self.random.randint(1, 2 * self._pace_ms), self._propose)
 
@@ -339,12 +348,21 @@ class World:
         for member in victims:
             self._stop(member, by_power=True)
 
+    def maybe_cut_power(self, member: Member, *, is_vote: bool = False) -> None:
+        """Let the power fail in the midst of a sync that begins now."""
+        if self._is_bad and self.random.random() < (self._vote_cruelty if is_vote else self._cruelty):
+            self.at(self.now + self.random.randint(0, member.sync_ms), self._cut_power, member, member.life)
+
+    def _cut_power(self, member: Member, life: int) -> None:
+        if self._is_bad and member.life == life:
+            self._stop(member, by_power=True)
+
     def _kill(self) -> None:
         self._stop(self._one(), by_power=False)
 
     def _stop(self, member: Member, *, by_power: bool) -> None:
         if member.raft is not None:
-            self.at(self.now + self.random.randint(1, 500), self._start, member, member.life + 1)
+            self.at(self.now + self.random.randint(1, self.random.choice((30, 500))), self._start, member, member.life + 1)
         member.die(by_power=by_power)
 
     def _start(self, member: Member, life: int) -> None:
@@ -365,7 +383,7 @@ class World:
     def _heal(self) -> None:
         self._cut.clear()
         for member in self.members.values():
-            member.log.is_full, member.sync_ms = False, 2
+            member.log.is_full, member.sync_ms = False, self.usual_sync_ms
 
     def _pause(self) -> None:
         member = self._one()
@@ -377,7 +395,7 @@ class World:
         member.log.is_full = not member.log.is_full
 
     def _slow(self) -> None:
-        self._one().sync_ms = self.random.choice((2, 20, 300))
+        self._one().sync_ms = self.random.choice((1, 20, 300))
 
     def _transfer(self) -> None:
         target = self.random.choice(list(self.members))

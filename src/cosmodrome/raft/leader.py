@@ -237,16 +237,21 @@ class Leader:
 
     # --- members
 
+    @property
+    def is_changing(self) -> bool:
+        """Whether a change of the members is under way."""
+        return self._state.members_index > self._state.commit
+
     def change_members(self, members: Membership) -> int:
         """Append a membership that differs by one member; return its index. ChangeRefused when it has to wait."""
-        state, now = self._state, self._state.members
-        if state.members_index > state.commit:
+        state = self._state
+        if self.is_changing:
             raise ChangeRefused(f"the change of the members at index {state.members_index} is not committed yet")
         if not self.has_committed:
             raise ChangeRefused("nothing is committed in this term yet; try again in a moment")
         if self.transferee is not None:
             raise ChangeRefused(f"{state.id} hands its leadership to {self.transferee}; try again afterwards")
-        self._check_change(now, members)
+        self._check_change(state.members, members)
         index = self._append([(EntryKind.MEMBERS, members.encode())])
         self._follow_members()
         return index
