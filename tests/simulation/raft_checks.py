@@ -75,9 +75,7 @@ class Checks:
         if place < 0:
             return
         log, entry = raft.state.log, self.committed[place]
-        if entry.index > log.last_index or (
-            entry.index >= log.first_index and log.term_at(entry.index) != entry.term
-        ):
+        if entry.index > log.last_index or (entry.index >= log.first_index and log.term_at(entry.index) != entry.term):
             raise Violation(f"leader completeness: {raft.id} leads in term {raft.term} without {entry}")
 
     # --- commits

@@ -121,5 +121,7 @@ class DiskState:
             size = max(len(self._image), len(self._durable))
             new, old = self._image.ljust(size, b"\0"), self._durable.ljust(size, b"\0")
             place = random.randint(0, size)
-            self._image = random.choice((self._durable, self._image, new[:place] + old[place:], old[:place] + new[place:]))
+            self._image = random.choice(
+                (self._durable, self._image, new[:place] + old[place:], old[:place] + new[place:])
+            )
             self._durable = self._image

@@ -362,7 +362,9 @@ class World:
 
     def _stop(self, member: Member, *, by_power: bool) -> None:
         if member.raft is not None:
-            self.at(self.now + self.random.randint(1, self.random.choice((30, 500))), self._start, member, member.life + 1)
+            self.at(
+                self.now + self.random.randint(1, self.random.choice((30, 500))), self._start, member, member.life + 1
+            )
         member.die(by_power=by_power)
 
     def _start(self, member: Member, life: int) -> None:

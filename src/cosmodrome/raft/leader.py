@@ -198,7 +198,10 @@ class Leader:
         progress.round = max(progress.round, min(response.round, self._round))
         is_late = state.now_ms - progress.answered_ms >= state.options.retry_ms
         if is_late and (progress.match < state.log.last_index or progress.is_paused):
-            progress.probe(progress.match + 1)
+            is_probe = (
+                progress.sending is Sending.PROBE
+            )  # lost on its way back to where the logs agree: ask there again
+            progress.probe(progress.next if is_probe else progress.match + 1)
             progress.answered_ms = state.now_ms
         self._confirm_reads()
 
