@@ -47,13 +47,18 @@ class Checks:
                 raise Violation(f"log matching: {entry} after term {prev_term}, elsewhere {known}")
             prev_term = entry.term
 
-    def cut(self, log: MemoryLog, last_index: int) -> None:
-        """No member cuts off what is committed."""
+    def cut(self, log: MemoryLog, last_index: int, term: int) -> None:
+        """No member cuts off what is committed in its term or an earlier one.
+
+        In a term that is over elsewhere, an entry may go that a later leader commits without this member's copy.
+        """
         self.events["cuts"] += 1
         for index in range(max(last_index, log.first_index - 1) + 1, min(log.last_index, self.last_committed) + 1):
             entry = self._at(index)
-            if entry is not None and log.term_at(index) == entry.term:
-                raise Violation(f"committed entry {index} of term {entry.term} is cut off")
+            if entry is None or log.term_at(index) != entry.term:
+                continue
+            if self._commit_terms[index - self._first] <= term:
+                raise Violation(f"committed entry {index} of term {entry.term} is cut off in term {term}")
 
     def based(self, base: Base) -> None:
         """A log begins only behind what is committed."""

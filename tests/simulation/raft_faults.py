@@ -24,11 +24,10 @@ from cosmodrome.raft.core import Raft
 from cosmodrome.raft.election import Election
 from cosmodrome.raft.follower import Follower
 from cosmodrome.raft.leader import Leader
-from cosmodrome.raft.log import Log
+from cosmodrome.raft.log import Log, is_up_to_date
 from cosmodrome.raft.messages import (
     AppendRequest,
     AppendResponse,
-    Base,
     EntryKind,
     HardState,
     Heartbeat,
@@ -71,7 +70,7 @@ def two_votes_in_a_term(patch: Patch) -> None:
 
     def on_vote_request(self: Election, request: VoteRequest) -> None:
         state = self._state
-        is_granted = election.is_up_to_date(state.log, request.last_index, request.last_term)
+        is_granted = is_up_to_date(state.log, request.last_index, request.last_term)
         state.vote = request.source if is_granted else state.vote
         state.send(VoteResponse(state.id, request.source, state.term, is_granted, False))
 

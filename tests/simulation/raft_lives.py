@@ -16,7 +16,7 @@ from typing import Any
 from cosmodrome.raft.core import Raft
 from cosmodrome.raft.errors import Refused
 from cosmodrome.raft.leader import Leader
-from cosmodrome.raft.log import LogFull
+from cosmodrome.raft.log import LogFull, MemoryLog
 from cosmodrome.raft.messages import Base, EntryKind, HardState, Message, SyncPoint
 from cosmodrome.raft.options import RaftOptions
 from cosmodrome.raft.quorum import Membership
@@ -46,7 +46,7 @@ class Member:
         self.name = name
         self.log = DiskLog(base)
         self.log.check_append = world.checks.appended
-        self.log.check_cut = world.checks.cut
+        self.log.check_cut = self._cut
         self.log.check_base = world.checks.based
         self.disk = DiskState()
         self.raft: Raft | None = None
@@ -113,6 +113,10 @@ class Member:
         self.raft.tick(self._now())
         call(*arguments)
         self.pump()
+
+    def _cut(self, log: MemoryLog, last_index: int) -> None:
+        assert self.raft is not None
+        self._world.checks.cut(log, last_index, self.raft.term)
 
     # --- what comes in
 
@@ -476,12 +480,15 @@ class World:
         return all(member.raft is not None and member.raft.commit == last for member in self._current())
 
     def _describe(self) -> str:
-        return "; ".join(
-            f"{name}: {raft.role} term {raft.term} log {raft.state.log.first_index}-{raft.state.log.last_index} "
-            f"commit {raft.commit} leader {raft.leader} members {sorted(raft.members.voters)} {sorted(raft.members.learners)}"
-            for name, member in self.members.items()
-            if (raft := member.raft) is not None
-        )
+        return "; ".join(_described(member.raft) for member in self.members.values() if member.raft is not None)
+
+
+def _described(raft: Raft) -> str:
+    log, members = raft.state.log, raft.members
+    return (
+        f"{raft.id}: {raft.role} term {raft.term} log {log.first_index}-{log.last_index} commit {raft.commit} "
+        f"leader {raft.leader} members {sorted(members.voters)} {sorted(members.learners)}"
+    )
 
 
 def live_and_heal(seed: int) -> Report:

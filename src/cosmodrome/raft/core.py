@@ -251,8 +251,7 @@ class Raft:
         if self._leader is not None:
             self._lost_reads += self._leader.unanswered_reads()
             self._leader = None
-        if state.role is not Role.FOLLOWER or term > state.term:
-            self._election.wait()
+            self._election.wait()  # nobody else's timer starts again: who cannot win must not hold up who can
         state.role = Role.FOLLOWER
         if term > state.term:
             state.set_term(term)

@@ -13,7 +13,6 @@ from cosmodrome.errors import ProtocolError, StoreError
 from cosmodrome.raft.messages import Base, Entry, EntryKind
 from cosmodrome.raft.quorum import Membership
 
-
 HEAD_BYTES = 48  # of an entry, beside its data
 
 

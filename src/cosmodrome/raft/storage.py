@@ -3,9 +3,9 @@
     | magic 4 | sequence 8 | term 8 | CRC-32 of the rest 4 | vote size 2 | vote |      at 0, and again at 4096
 
 A member that forgets a vote may vote twice in a term, and two leaders lose messages. So nothing is taken for "no vote"
-but a file that was never there. A state is saved once in each copy, one after the other, each synced before the next is
-touched: a torn write spoils one copy, and a bit that rots later spoils one of two equal ones. Opening writes both again,
-for what was read may be in the memory of the machine only.
+but a file that was never there. A state is saved in one copy and then in the other, each synced before the next is
+touched: a torn write spoils one copy, and a bit that rots later spoils one of two equal ones. Opening the file writes
+both again, for what was read may be in the memory of the machine only.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from cosmodrome.raft.errors import Busy, NotLeader
@@ -83,8 +85,7 @@ def test_reads_share_a_round() -> None:
 
 
 def test_too_many_reads_are_refused() -> None:
-    options = OPTIONS.__class__(max_pending_reads=2, heartbeat_ms=100)
-    group = Group(3, options=options)
+    group = Group(3, options=replace(OPTIONS, max_pending_reads=2))
     group.elect("a")
     group.isolate("a")
     for number in range(2):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from cosmodrome.errors import ProtocolError
@@ -344,8 +347,5 @@ def test_an_empty_log_in_memory_stands_on_its_base() -> None:
     assert (log.first_index, log.last_index, log.term_at(6)) == (7, 6, 2)
 
 
-def _options(**changes: int) -> RaftOptions:
-    times = {
-        name: getattr(OPTIONS, name) for name in ("heartbeat_ms", "election_min_ms", "election_max_ms", "retry_ms")
-    }
-    return RaftOptions(**times, **changes)
+def _options(**changes: Any) -> RaftOptions:
+    return replace(OPTIONS, **changes)
