@@ -7,8 +7,17 @@ from collections import Counter
 
 import pytest
 
-from tests.simulation.raft_faults import FAULTS, Fault, seed_that_shows, shows_in_directed_test
+from tests.simulation.raft_checks import Violation
+from tests.simulation.raft_faults import (
+    FAULTS,
+    Fault,
+    planted,
+    seed_that_shows,
+    shows_in_directed_test,
+    two_votes_in_a_term,
+)
 from tests.simulation.raft_lives import live_and_heal
+from tests.simulation.raft_model import Bounds, explore
 
 SEEDS = int(os.environ.get("SEEDS", "1000"))
 SEEDS_PER_TEST = 100
@@ -55,3 +64,15 @@ def test_a_planted_fault_shows_in_its_directed_test(fault: Fault) -> None:
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault.seeds], ids=lambda fault: fault.name)
 def test_a_planted_fault_shows_in_the_simulation(fault: Fault) -> None:
     assert seed_that_shows(fault, fault.seeds) is not None
+
+
+def test_no_order_of_the_events_of_one_term_breaks_a_promise() -> None:
+    found = explore(Bounds(terms=1))
+    print(found)
+    assert found.is_complete
+    assert found.states > 400
+
+
+def test_a_planted_fault_shows_among_all_orders_of_events() -> None:
+    with planted(two_votes_in_a_term), pytest.raises(Violation, match="election safety"):
+        explore(Bounds(terms=2, states=5_000))
