@@ -10,39 +10,17 @@ from __future__ import annotations
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from cosmodrome.raft import election, follower, storage
-from cosmodrome.raft.core import Raft
-from cosmodrome.raft.election import Election
-from cosmodrome.raft.follower import Follower
-from cosmodrome.raft.leader import Leader
-from cosmodrome.raft.log import Log, is_up_to_date
-from cosmodrome.raft.messages import (
-    AppendRequest,
-    AppendResponse,
-    EntryKind,
-    HardState,
-    Heartbeat,
-    HeartbeatResponse,
-    Message,
-    ResetRequest,
-    SyncPoint,
-    TakeLeadership,
-    VoteRequest,
-    VoteResponse,
-)
-from cosmodrome.raft.progress import Progress
-from cosmodrome.raft.quorum import Membership
-from cosmodrome.raft.state import State
+from tests.simulation import raft_plants as plants
 from tests.simulation.raft_lives import live_and_heal
+from tests.simulation.raft_plants import Patch
 from tests.unit.raft import test_commit as commit_tests
 from tests.unit.raft import test_election as election_tests
 from tests.unit.raft import test_members as member_tests
@@ -56,445 +34,7 @@ up_to_date = election_tests.test_a_vote_needs_a_log_that_is_up_to_date
 without_prev = replication_tests.test_a_follower_without_the_entry_before_takes_nothing
 refused_change = member_tests.test_a_change_that_cannot_be_made_is_refused
 
-Patch = pytest.MonkeyPatch
-SEEDS = 3_000  # looked at for each fault by the command
-
-
-def vote_not_synced(patch: Patch) -> None:
-    """Answers leave before term and vote are on disk."""
-    patch.setattr(State, "send", lambda self, message: self._messages.append(message))
-
-
-def two_votes_in_a_term(patch: Patch) -> None:
-    """A member votes for whoever asks."""
-
-    def on_vote_request(self: Election, request: VoteRequest) -> None:
-        state = self._state
-        is_granted = is_up_to_date(state.log, request.last_index, request.last_term)
-        state.vote = request.source if is_granted else state.vote
-        state.send(VoteResponse(state.id, request.source, state.term, is_granted, False))
-
-    patch.setattr(Election, "on_vote_request", on_vote_request)
-
-
-def vote_for_a_shorter_log(patch: Patch) -> None:
-    """A vote asks for no log."""
-    patch.setattr(election, "is_up_to_date", lambda log, last_index, last_term: True)
-
-
-def vote_by_length_only(patch: Patch) -> None:
-    """The longer log wins, whatever its last term."""
-    patch.setattr(election, "is_up_to_date", lambda log, last_index, last_term: last_index >= log.last_index)
-
-
-def sync_of_an_earlier_vote(patch: Patch) -> None:
-    """The sync of an earlier term or vote lets go of answers that speak of a later one."""
-
-    def hard_state_synced(self: State, hard_state: HardState) -> None:
-        HARD_STATE_SYNCED(self, self.hard_state)
-
-    patch.setattr(State, "hard_state_synced", hard_state_synced)
-
-
-HARD_STATE_SYNCED = State.hard_state_synced
-
-
-def old_term_by_counting(patch: Patch) -> None:
-    """Entries of earlier terms are committed by counting (figure 8)."""
-
-    def commit_more(self: Leader) -> None:
-        state = self._state
-        index = state.members.reached_by_majority(self._match)
-        if index > state.commit:
-            state.commit_to(index)
-
-    patch.setattr(Leader, "_commit_more", commit_more)
-
-
-def overtaken_append_cuts(patch: Patch) -> None:
-    """An append cuts off whatever follows its entries."""
-
-    def take(self: Follower, request: AppendRequest) -> None:
-        if request.prev_index < self._state.log.last_index:
-            self._state.truncate(request.prev_index)
-        self._state.append(request.entries)
-
-    patch.setattr(Follower, "_take", take)
-
-
-def committed_is_cut(patch: Patch) -> None:
-    """An old append is compared, and cuts, below the commit index; the log follows whatever it is told."""
-
-    def truncate(self: State, last_index: int) -> None:
-        self.commit = min(self.commit, last_index)
-        TRUNCATE(self, last_index)
-
-    patch.setattr(State, "truncate", truncate)
-    patch.setattr(Follower, "on_append", _append_without_looking_at_commit)
-    patch.setattr(follower, "count_known", lambda log, entries: 0)
-
-
-TRUNCATE = State.truncate
-
-
-def _append_without_looking_at_commit(self: Follower, request: AppendRequest) -> None:
-    commit, self._state.commit = self._state.commit, self._state.log.first_index - 1
-    try:
-        ON_APPEND(self, request)
-    finally:
-        self._state.commit = max(self._state.commit, min(commit, self._state.log.last_index))
-
-
-ON_APPEND = Follower.on_append
-
-
-def commit_beyond_match(patch: Patch) -> None:
-    """A follower commits what it has behind the entries that were compared."""
-
-    def on_append(self: Follower, request: AppendRequest) -> None:
-        ON_APPEND(self, request)
-        self._state.commit_to(min(request.commit, self._state.log.last_index))
-
-    patch.setattr(Follower, "on_append", on_append)
-
-
-def heartbeat_tells_all(patch: Patch) -> None:
-    """A heartbeat names the commit index, also to who has not acknowledged that much."""
-
-    def send(self: State, message: Message) -> None:
-        SEND(self, message._replace(commit=self.commit) if isinstance(message, Heartbeat) else message)
-
-    patch.setattr(State, "send", send)
-
-
-SEND = State.send
-
-
-def no_pre_vote(patch: Patch) -> None:
-    """Who hears nothing raises the term at once."""
-
-    def stand(self: Election, *, is_pre: bool, is_transfer: bool = False) -> None:
-        STAND(self, is_pre=False, is_transfer=is_transfer)
-
-    patch.setattr(Election, "stand", stand)
-
-
-STAND = Election.stand
-
-
-def voters_forget_their_leader(patch: Patch) -> None:
-    """Who hears its leader takes part in another's election all the same."""
-    patch.setattr(Election, "has_leader", False)
-
-
-def stale_leader_reads(patch: Patch) -> None:
-    """A leader answers reads without asking whether it still leads."""
-
-    def read(self: Leader, token: object) -> None:
-        self._waiting_reads += 1
-        self._confirmed.append((token, self._state.commit))
-
-    patch.setattr(Leader, "read", read)
-
-
-def read_before_own_commit(patch: Patch) -> None:
-    """A new leader answers reads before it knows what earlier ones committed."""
-    patch.setattr(Leader, "has_committed", True)
-
-
-def read_confirmed_by_the_past(patch: Patch) -> None:
-    """A heartbeat that was sent before the read confirms it."""
-
-    def begin_round(self: Leader) -> None:
-        begun = len(self._reads)
-        BEGIN_ROUND(self)
-        for place in range(begun, len(self._reads)):
-            self._reads[place] = (self._round - 1, *self._reads[place][1:])
-
-    patch.setattr(Leader, "_begin_round", begin_round)
-
-
-BEGIN_ROUND = Leader._begin_round
-
-
-def late_answer_confirms(patch: Patch) -> None:
-    """Any answer confirms the newest round."""
-
-    def on_heartbeat_response(self: Leader, response: HeartbeatResponse) -> None:
-        ON_HEARTBEAT_RESPONSE(self, response._replace(round=self._round))
-
-    patch.setattr(Leader, "on_heartbeat_response", on_heartbeat_response)
-
-
-ON_HEARTBEAT_RESPONSE = Leader.on_heartbeat_response
-
-
-def follower_acks_before_sync(patch: Patch) -> None:
-    """A follower acknowledges what is not on its disk."""
-
-    def acknowledge(self: Follower, leader: str, index: int) -> None:
-        state = self._state
-        state.send(AppendResponse(state.id, leader, state.term, index))
-
-    patch.setattr(Follower, "_acknowledge", acknowledge)
-
-
-def leader_counts_before_sync(patch: Patch) -> None:
-    """A leader counts its own copy before it is on disk."""
-
-    def match(self: Leader, member: str) -> int:
-        state = self._state
-        return state.log.last_index if member == state.id else self._followers[member].match
-
-    patch.setattr(Leader, "_match", match)
-
-
-def sync_of_what_was_cut(patch: Patch) -> None:
-    """A sync that began before a cut counts for what was written after it."""
-
-    def synced(self: State, point: SyncPoint) -> bool:
-        return SYNCED(self, SyncPoint(self.cuts, min(point.index, self.log.last_index)))
-
-    patch.setattr(State, "synced", synced)
-
-
-SYNCED = State.synced
-
-
-def killed_means_synced(patch: Patch) -> None:
-    """After a restart all that can be read is taken for synced."""
-
-    def start(self: State, *arguments: Any) -> None:
-        INIT(self, *arguments)
-        self.synced_index = self.log.last_index
-
-    patch.setattr(State, "__init__", start)
-
-
-INIT = State.__init__
-
-
-def wrong_prev_check(patch: Patch) -> None:
-    """A follower looks whether it has an entry of that index, of whatever term."""
-
-    def has_entry(log: Log, index: int, term: int) -> bool:
-        return log.first_index - 1 <= index <= log.last_index
-
-    patch.setattr(follower, "has_entry", has_entry)
-
-
-def match_of_an_earlier_term(patch: Patch) -> None:
-    """What agreed with an earlier leader is acknowledged to the next."""
-
-    def acknowledge(self: Follower, leader: str, index: int) -> None:
-        self._matched_term = self._state.term
-        ACKNOWLEDGE(self, leader, index)
-
-    patch.setattr(Follower, "_acknowledge", acknowledge)
-
-
-ACKNOWLEDGE = Follower._acknowledge
-
-
-def old_leader_is_obeyed(patch: Patch) -> None:
-    """Appends of a term that is over are taken."""
-
-    def step(self: Raft, message: Message) -> None:
-        if isinstance(message, AppendRequest) and message.term < self.term and self.leading is None:
-            self.state.leader = None
-            message = message._replace(term=self.term)
-        STEP(self, message)
-
-    patch.setattr(Raft, "step", step)
-
-
-STEP = Raft.step
-
-
-def two_changes_at_a_time(patch: Patch) -> None:
-    """A change of the members does not wait for the one before it."""
-    patch.setattr(Leader, "is_changing", False)
-
-
-def two_members_in_a_change(patch: Patch) -> None:
-    """One change may replace any number of members."""
-    patch.setattr(Leader, "_check_change", lambda self, now, then: None)
-
-
-def change_before_own_commit(patch: Patch) -> None:
-    """A leader changes the members before an entry of its term is committed."""
-    patch.setattr(Leader, "has_committed", True)
-    patch.setattr(Leader, "read", lambda self, token: None)  # the reads are another fault's
-
-
-def cut_change_stays(patch: Patch) -> None:
-    """A change of the members that was cut off stays in effect."""
-
-    def truncate(self: State, last_index: int) -> None:
-        before = list(self.memberships)
-        TRUNCATE(self, last_index)
-        self.memberships = before
-
-    patch.setattr(State, "truncate", truncate)
-
-
-def removed_only_voter_waits(patch: Patch) -> None:
-    """Who is removed by a change that only it has does not stand, and everybody waits for it."""
-    patch.setattr(State, "may_stand", State.is_voter)
-
-
-def removed_leader_goes_on(patch: Patch) -> None:
-    """A leader that is no member any more goes on."""
-
-    def commit_more(self: Leader) -> None:
-        COMMIT_MORE(self)
-        self.is_over = False
-
-    patch.setattr(Leader, "_commit_more", commit_more)
-
-
-COMMIT_MORE = Leader._commit_more
-
-
-def quorum_too_small(patch: Patch) -> None:
-    """Half of the members is enough."""
-    patch.setattr(Membership, "quorum", property(lambda self: max((len(self.voters) + 1) // 2, 1)))
-
-
-def learners_count(patch: Patch) -> None:
-    """A learner's copy is counted as a voter's."""
-
-    def reached(self: Membership, value_of: Callable[[str], int]) -> int:
-        return sorted(map(value_of, self.all), reverse=True)[self.quorum - 1]
-
-    patch.setattr(Membership, "reached_by_majority", reached)
-
-
-def removed_leader_counts_itself(patch: Patch) -> None:
-    """A leader counts its own copy, voter or not."""
-
-    def commit_more(self: Leader) -> None:
-        state = self._state
-        copies = sorted(map(self._match, state.members.voters | {state.id}), reverse=True)
-        index = copies[state.members.quorum - 1]
-        if index > state.commit and state.log.term_at(index) == state.term:
-            state.commit_to(index)
-        COMMIT_MORE(self)
-
-    patch.setattr(Leader, "_commit_more", commit_more)
-
-
-def new_log_for_who_has_it(patch: Patch) -> None:
-    """A follower begins a new log although it has what comes behind the base."""
-
-    def on_reset(self: Follower, request: ResetRequest) -> None:
-        if request.base.index > self._state.commit:
-            self._state.reset(request.base)
-        self._acknowledge(request.source, self._state.commit)
-
-    patch.setattr(Follower, "on_reset", on_reset)
-
-
-def late_reset_is_obeyed(patch: Patch) -> None:
-    """A request to begin a new log is obeyed also when it is overtaken by appends."""
-
-    def on_reset(self: Follower, request: ResetRequest) -> None:
-        self._state.reset(request.base)
-        self._acknowledge(request.source, self._state.commit)
-
-    patch.setattr(Follower, "on_reset", on_reset)
-
-
-def no_check_quorum(patch: Patch) -> None:
-    """A leader that hears nobody goes on."""
-    patch.setattr(Leader, "_has_quorum", lambda self: True)
-
-
-def no_noop(patch: Patch) -> None:
-    """A term begins without an entry of its own."""
-
-    def append(self: Leader, contents: Sequence[tuple[EntryKind, bytes]]) -> int:
-        return APPEND(self, [content for content in contents if content[0] != EntryKind.NOOP])
-
-    patch.setattr(Leader, "_append", append)
-
-
-APPEND = Leader._append
-
-
-def lost_append_is_not_repeated(patch: Patch) -> None:
-    """A leader waits for the answer to what was lost."""
-
-    def on_heartbeat_response(self: Leader, response: HeartbeatResponse) -> None:
-        for progress in self._followers.values():
-            progress.answered_ms = self._state.now_ms
-        ON_HEARTBEAT_RESPONSE(self, response)
-
-    patch.setattr(Leader, "on_heartbeat_response", on_heartbeat_response)
-
-
-def no_way_back(patch: Patch) -> None:
-    """After a rejection the same append is sent again."""
-
-    def rejected(self: Progress, prev_index: int, hint_index: int, now_ms: int) -> None:
-        self.probe(self.next)
-
-    patch.setattr(Progress, "rejected", rejected)
-
-
-def equal_time_outs(patch: Patch) -> None:
-    """All members stand at the same moment, again and again."""
-
-    def wait(self: Election) -> None:
-        self.deadline_ms = self._state.now_ms + self._state.options.election_min_ms
-
-    patch.setattr(Election, "wait", wait)
-
-
-def transfer_to_who_is_behind(patch: Patch) -> None:
-    """Leadership is handed to a member before it has the whole log."""
-
-    def continue_transfer(self: Leader) -> None:
-        state = self._state
-        if self.transferee is not None:
-            state.send(TakeLeadership(state.id, self.transferee, state.term))
-
-    patch.setattr(Leader, "_continue_transfer", continue_transfer)
-
-
-def entries_during_a_transfer(patch: Patch) -> None:
-    """A leader takes entries while it hands over, so the other never catches up."""
-
-    def propose(self: Leader, data: Sequence[bytes]) -> int:
-        return self._append([(EntryKind.NORMAL, one) for one in data])
-
-    patch.setattr(Leader, "propose", propose)
-
-
-def torn_vote_is_read(patch: Patch) -> None:
-    """A copy of term and vote is taken without its checksum."""
-
-    def decode(data: bytes) -> tuple[int, HardState] | None:
-        if len(data) < storage._HEAD.size:
-            return None
-        _, sequence, term, _, size = storage._HEAD.unpack_from(data)
-        vote = data[storage._HEAD.size : storage._HEAD.size + size]
-        return sequence, HardState(term, vote.decode(errors="replace") or None)
-
-    patch.setattr(storage, "decode", decode)
-
-
-def one_copy_of_the_vote(patch: Patch) -> None:
-    """Term and vote are kept in one copy, written in its place."""
-    patch.setattr(storage, "COPY_PLACES", (0, 0))
-
-
-def lost_vote_is_none(patch: Patch) -> None:
-    """A file of term and vote that cannot be read is taken for a new one."""
-    patch.setattr(storage, "newest", lambda image: NEWEST(image) or (0, HardState()))
-
-
-NEWEST = storage.newest
+SEEDS = 1_000  # looked at for each fault by the command
 
 
 def in_a_folder(test: Callable[[Path], None]) -> Callable[[], None]:
@@ -528,71 +68,76 @@ class Fault:
 SOON = 300
 
 FAULTS = (
-    Fault(vote_not_synced, election_tests.test_a_vote_leaves_only_when_it_is_on_disk),
-    Fault(sync_of_an_earlier_vote, election_tests.test_a_sync_of_an_earlier_term_lets_no_later_vote_go),
-    Fault(two_votes_in_a_term, election_tests.test_a_member_votes_once_in_a_term, SOON),
-    Fault(vote_for_a_shorter_log, partial(up_to_date, [1, 1], 0, 1, False), SOON),
-    Fault(vote_by_length_only, partial(up_to_date, [1, 2], 5, 1, False)),
-    Fault(no_pre_vote, election_tests.test_an_isolated_member_raises_no_term_and_disturbs_no_leader),
+    Fault(plants.vote_not_synced, election_tests.test_a_vote_leaves_only_when_it_is_on_disk),
+    Fault(plants.sync_of_an_earlier_vote, election_tests.test_a_sync_of_an_earlier_term_lets_no_later_vote_go),
+    Fault(plants.two_votes_in_a_term, election_tests.test_a_member_votes_once_in_a_term, SOON),
+    Fault(plants.vote_for_a_shorter_log, partial(up_to_date, [1, 1], 0, 1, False), SOON),
+    Fault(plants.vote_by_length_only, partial(up_to_date, [1, 2], 5, 1, False)),
+    Fault(plants.no_pre_vote, election_tests.test_an_isolated_member_raises_no_term_and_disturbs_no_leader),
     Fault(
-        voters_forget_their_leader,
+        plants.voters_forget_their_leader,
         election_tests.test_a_member_that_hears_its_leader_takes_part_in_no_other_election,
     ),
-    Fault(no_check_quorum, election_tests.test_a_leader_without_a_quorum_steps_down_and_answers_no_more),
-    Fault(equal_time_outs, election_tests.test_time_outs_are_spread),
-    Fault(removed_only_voter_waits, member_tests.test_who_alone_has_the_change_that_removes_it_leads_until_it_is_kept),
-    Fault(old_term_by_counting, commit_tests.test_an_entry_of_an_earlier_term_is_not_committed_by_counting),
-    Fault(no_noop, commit_tests.test_a_new_leader_commits_what_an_earlier_one_left, SOON),
-    Fault(quorum_too_small, partial(commit_tests.test_a_majority_is_more_than_half, 4, 3), SOON),
-    Fault(learners_count, commit_tests.test_learners_and_strangers_do_not_count, SOON),
-    Fault(follower_acks_before_sync, commit_tests.test_a_follower_acknowledges_when_its_log_is_on_disk, SOON),
-    Fault(leader_counts_before_sync, commit_tests.test_a_leader_counts_itself_when_its_log_is_on_disk, SOON),
+    Fault(plants.no_check_quorum, election_tests.test_a_leader_without_a_quorum_steps_down_and_answers_no_more),
+    Fault(plants.equal_time_outs, election_tests.test_time_outs_are_spread),
     Fault(
-        sync_of_what_was_cut,
+        plants.removed_only_voter_waits,
+        member_tests.test_who_alone_has_the_change_that_removes_it_leads_until_it_is_kept,
+    ),
+    Fault(plants.old_term_by_counting, commit_tests.test_an_entry_of_an_earlier_term_is_not_committed_by_counting),
+    Fault(plants.no_noop, commit_tests.test_a_new_leader_commits_what_an_earlier_one_left, SOON),
+    Fault(plants.quorum_too_small, partial(commit_tests.test_a_majority_is_more_than_half, 4, 3), SOON),
+    Fault(plants.learners_count, commit_tests.test_learners_and_strangers_do_not_count, SOON),
+    Fault(plants.follower_acks_before_sync, commit_tests.test_a_follower_acknowledges_when_its_log_is_on_disk, SOON),
+    Fault(plants.leader_counts_before_sync, commit_tests.test_a_leader_counts_itself_when_its_log_is_on_disk, SOON),
+    Fault(
+        plants.sync_of_what_was_cut,
         commit_tests.test_a_sync_that_began_before_a_cut_says_nothing_of_what_came_after_it,
     ),
-    Fault(killed_means_synced, commit_tests.test_what_a_killed_process_left_is_not_taken_for_synced, SOON),
-    Fault(wrong_prev_check, partial(without_prev, 1, 2), SOON),
-    Fault(overtaken_append_cuts, replication_tests.test_an_append_that_was_overtaken_takes_nothing_back, SOON),
-    Fault(committed_is_cut, replication_tests.test_what_is_committed_is_not_cut, SOON),
-    Fault(commit_beyond_match, replication_tests.test_a_follower_commits_no_more_than_what_was_compared, SOON),
-    Fault(heartbeat_tells_all, replication_tests.test_a_heartbeat_tells_no_more_than_was_acknowledged, SOON),
+    Fault(plants.killed_means_synced, commit_tests.test_what_a_killed_process_left_is_not_taken_for_synced, SOON),
+    Fault(plants.wrong_prev_check, partial(without_prev, 1, 2), SOON),
+    Fault(plants.overtaken_append_cuts, replication_tests.test_an_append_that_was_overtaken_takes_nothing_back, SOON),
+    Fault(plants.committed_is_cut, replication_tests.test_what_is_committed_is_not_cut, SOON),
+    Fault(plants.commit_beyond_match, replication_tests.test_a_follower_commits_no_more_than_what_was_compared, SOON),
+    Fault(plants.heartbeat_tells_all, replication_tests.test_a_heartbeat_tells_no_more_than_was_acknowledged, SOON),
     Fault(
-        match_of_an_earlier_term,
+        plants.match_of_an_earlier_term,
         replication_tests.test_what_agreed_with_an_earlier_leader_is_not_acknowledged_to_the_next,
     ),
-    Fault(old_leader_is_obeyed, replication_tests.test_an_append_of_a_term_that_is_over_is_refused, SOON),
-    Fault(new_log_for_who_has_it, replication_tests.test_who_has_the_base_keeps_what_comes_behind_it),
-    Fault(late_reset_is_obeyed, replication_tests.test_a_late_request_to_begin_a_new_log_takes_nothing_back, SOON),
+    Fault(plants.old_leader_is_obeyed, replication_tests.test_an_append_of_a_term_that_is_over_is_refused, SOON),
+    Fault(plants.new_log_for_who_has_it, replication_tests.test_who_has_the_base_keeps_what_comes_behind_it),
     Fault(
-        lost_append_is_not_repeated,
+        plants.late_reset_is_obeyed, replication_tests.test_a_late_request_to_begin_a_new_log_takes_nothing_back, SOON
+    ),
+    Fault(
+        plants.lost_append_is_not_repeated,
         replication_tests.test_a_lost_append_is_sent_again_without_new_traffic,
         SOON,
     ),
-    Fault(no_way_back, progress_tests.test_a_rejection_leads_to_the_hint, SOON),
-    Fault(stale_leader_reads, read_tests.test_a_leader_that_was_replaced_answers_no_read, SOON),
+    Fault(plants.no_way_back, progress_tests.test_a_rejection_leads_to_the_hint, SOON),
+    Fault(plants.stale_leader_reads, read_tests.test_a_leader_that_was_replaced_answers_no_read, SOON),
     Fault(
-        read_before_own_commit,
+        plants.read_before_own_commit,
         read_tests.test_a_new_leader_answers_no_read_before_it_has_committed_an_entry_of_its_own,
         SOON,
     ),
-    Fault(read_confirmed_by_the_past, read_tests.test_an_answer_to_an_earlier_heartbeat_confirms_nothing),
-    Fault(late_answer_confirms, read_tests.test_an_answer_to_an_earlier_heartbeat_confirms_nothing),
-    Fault(two_changes_at_a_time, member_tests.test_a_change_waits_for_the_one_before_it),
-    Fault(two_members_in_a_change, partial(refused_change, "a", "", "one member at a time"), SOON),
-    Fault(change_before_own_commit, member_tests.test_a_change_waits_for_an_entry_of_the_own_term),
-    Fault(cut_change_stays, member_tests.test_a_change_that_is_cut_off_is_undone),
-    Fault(removed_leader_goes_on, member_tests.test_a_removed_leader_leads_until_its_removal_is_committed),
+    Fault(plants.read_confirmed_by_the_past, read_tests.test_an_answer_to_an_earlier_heartbeat_confirms_nothing),
+    Fault(plants.late_answer_confirms, read_tests.test_an_answer_to_an_earlier_heartbeat_confirms_nothing),
+    Fault(plants.two_changes_at_a_time, member_tests.test_a_change_waits_for_the_one_before_it),
+    Fault(plants.two_members_in_a_change, partial(refused_change, "a", "", "one member at a time"), SOON),
+    Fault(plants.change_before_own_commit, member_tests.test_a_change_waits_for_an_entry_of_the_own_term),
+    Fault(plants.cut_change_stays, member_tests.test_a_change_that_is_cut_off_is_undone),
+    Fault(plants.removed_leader_goes_on, member_tests.test_a_removed_leader_leads_until_its_removal_is_committed),
     Fault(
-        removed_leader_counts_itself,
+        plants.removed_leader_counts_itself,
         member_tests.test_a_removed_leader_leads_until_its_removal_is_committed,
         SOON,
     ),
-    Fault(transfer_to_who_is_behind, transfer_tests.test_a_member_takes_over_when_it_has_the_whole_log),
-    Fault(entries_during_a_transfer, transfer_tests.test_no_entries_are_taken_while_leadership_moves),
-    Fault(torn_vote_is_read, storage_tests.test_a_torn_copy_is_not_read),
-    Fault(one_copy_of_the_vote, storage_tests.test_a_state_is_written_in_two_places_one_after_the_other, SOON),
-    Fault(lost_vote_is_none, in_a_folder(storage_tests.test_a_vote_that_cannot_be_read_stops_the_start)),
+    Fault(plants.transfer_to_who_is_behind, transfer_tests.test_a_member_takes_over_when_it_has_the_whole_log),
+    Fault(plants.entries_during_a_transfer, transfer_tests.test_no_entries_are_taken_while_leadership_moves),
+    Fault(plants.torn_vote_is_read, storage_tests.test_a_torn_copy_is_not_read),
+    Fault(plants.one_copy_of_the_vote, storage_tests.test_a_state_is_written_in_two_places_one_after_the_other, SOON),
+    Fault(plants.lost_vote_is_none, in_a_folder(storage_tests.test_a_vote_that_cannot_be_read_stops_the_start)),
 )
 
 

@@ -237,6 +237,7 @@ class World:
         self._count = 0
         self.messages = 0
         names = [f"n{number}" for number in range(random.choice((1, 2, 3, 3, 3, 3, 4, 5, 5)))]
+        self._first_members = names
         spares = [f"n{number}" for number in range(len(names), len(names) + random.choice((0, 0, 1, 2)))]
         self.usual_sync_ms = random.choice((1, 3, 20, 60))
         base = Base(-1, 0, Membership.of(names))
@@ -471,7 +472,7 @@ class World:
         changes = [entry for entry in self.checks.committed if entry.kind == EntryKind.MEMBERS]
         if changes:
             return [self.members[name] for name in sorted(Membership.decode(changes[-1].data).all)]
-        return [member for member in self.members.values() if member.log.base.members.voters]
+        return [self.members[name] for name in self._first_members]
 
     def _is_whole(self, goal: bytes) -> bool:
         if goal not in self.checks.acknowledged:

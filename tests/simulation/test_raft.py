@@ -14,10 +14,10 @@ from tests.simulation.raft_faults import (
     planted,
     seed_that_shows,
     shows_in_directed_test,
-    two_votes_in_a_term,
 )
 from tests.simulation.raft_lives import live_and_heal
 from tests.simulation.raft_model import Bounds, explore
+from tests.simulation.raft_plants import two_votes_in_a_term
 
 SEEDS = int(os.environ.get("SEEDS", "1000"))
 SEEDS_PER_TEST = 100

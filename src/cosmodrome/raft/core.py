@@ -1,6 +1,6 @@
 """One member of a Raft group: it gets messages and the time, and says what is to be done.
 
-    raft.tick(now_ms)              the time; `deadline_ms` says when it must come again
+    raft.tick(now_ms)              the time, before anything else; `deadline_ms` says when it must come again
     raft.step(message)             a message of another member
     raft.propose([data, …])        entries, at the leader
     raft.read(token)               ask from when on a read at the leader is safe

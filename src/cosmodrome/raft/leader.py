@@ -283,9 +283,9 @@ class Leader:
             self._followers[new] = Progress(next_index, state.options.max_in_flight_messages, state.now_ms)
 
     def _is_caught_up(self, member: str) -> bool:
-        """Return whether a member is there and has nearly all of the log."""
+        """Return whether a member is there, has nearly all of the log, and takes more."""
         state, progress = self._state, self._followers.get(member)
-        if progress is None or progress.match < state.log.first_index - 1:
+        if progress is None or progress.sending is not Sending.REPLICATE:  # its disk may be full, for one
             return False
         is_near = state.log.last_index - progress.match <= state.options.caught_up_entries
         return is_near and self._is_heard(progress)

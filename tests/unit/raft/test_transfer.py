@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cosmodrome.raft.errors import Busy, ChangeRefused
+from cosmodrome.raft.log import LogFull
 from cosmodrome.raft.messages import AppendRequest, TakeLeadership
 from cosmodrome.raft.options import RaftOptions
 from cosmodrome.raft.state import Role
@@ -66,6 +67,24 @@ def test_a_member_that_is_away_gets_no_leadership() -> None:
     group.isolate("c")
     group.pass_time(1_500)
     with pytest.raises(ChangeRefused, match="not there"):
+        group["a"].transfer("c")
+
+
+def test_a_member_that_takes_no_entries_gets_no_leadership(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a preferred leader whose disk is full would stop the group every second."""
+    group = Group(3, options=RaftOptions(preferred_leader="c", heartbeat_ms=100))
+    group.elect("a")
+
+    def refuse(entries: object) -> None:
+        raise LogFull("the disk is full")
+
+    monkeypatch.setattr(group.logs["c"], "append", refuse)
+    group.propose("a")
+    group.deliver()
+    group.pass_time(3_000)
+    assert group["a"].role is Role.LEADER
+    assert group.leading("a").transferee is None
+    with pytest.raises(ChangeRefused, match="too far behind"):
         group["a"].transfer("c")
 
 
