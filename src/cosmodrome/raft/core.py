@@ -159,25 +159,23 @@ class Raft:
         state = self.state
         if message.target != state.id or message.source == state.id:
             raise ProtocolError(f"{state.id} got a message from {message.source} to {message.target}")
-        kind = type(message)
-        if kind is VoteRequest and message.is_pre:  # type: ignore[union-attr]
-            self._election.on_pre_vote_request(message)  # type: ignore[arg-type]
+        if isinstance(message, VoteRequest) and message.is_pre:
+            self._election.on_pre_vote_request(message)
             return
-        if message.term > state.term:
-            if kind is VoteResponse and message.is_granted:  # type: ignore[union-attr]
-                if message.is_pre:  # type: ignore[union-attr]
-                    self._on_vote_response(message)  # type: ignore[arg-type]
-                return
-            if kind is VoteRequest and self._election.would_disturb(message):  # type: ignore[arg-type]
-                return
-            self._follow(message.term)
-        elif message.term < state.term:
-            if kind in _FROM_LEADER or kind is VoteRequest:
+        if isinstance(message, VoteResponse) and message.is_pre and message.is_granted:
+            self._on_vote_response(message)  # it speaks of a term that nobody has entered yet
+            return
+        if message.term < state.term:
+            if isinstance(message, (*_FROM_LEADER, VoteRequest)):
                 state.send(StaleTerm(state.id, message.source, state.term))
             return
-        if kind in _FROM_LEADER:
+        if message.term > state.term:
+            if isinstance(message, VoteRequest) and self._election.would_disturb(message):
+                return
+            self._follow(message.term)
+        if isinstance(message, _FROM_LEADER):
             self._follow_leader(message.source)
-        handler = self._handlers.get(kind)
+        handler = self._handlers.get(type(message))
         if handler is not None:
             handler(message)
 
