@@ -6,7 +6,7 @@ member dies with what it had not synced and starts again. `Checks` looks at each
 at any moment, without a pre-vote, which allows more than the real one. Term and vote are synced before an event is
 over. Heartbeats, refusals and appends without entries are left out, as if they were lost.
 
-Members are alike, so that the first to stand is always `a`.
+Members that begin alike are alike, so that the first to stand is always `a`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,17 @@ from typing import Any
 
 from cosmodrome.raft.core import Raft
 from cosmodrome.raft.log import MemoryLog
-from cosmodrome.raft.messages import AppendRequest, Base, HardState, Heartbeat, Message, StaleTerm, VoteResponse
+from cosmodrome.raft.messages import (
+    AppendRequest,
+    Base,
+    Entry,
+    EntryKind,
+    HardState,
+    Heartbeat,
+    Message,
+    StaleTerm,
+    VoteResponse,
+)
 from cosmodrome.raft.options import RaftOptions
 from cosmodrome.raft.quorum import Membership
 from tests.simulation.raft_checks import Checks
@@ -40,6 +50,7 @@ class Bounds:
     crashes: int = 0
     is_sync_slow: bool = False  # a sync of the log is an event of its own
     states: int = 200_000  # looked at, at most
+    logs: tuple[tuple[int, ...], ...] = ((), (), ())  # the terms of the entries that the members begin with
 
 
 class _NoChance(Random):
@@ -73,6 +84,12 @@ class Model:
             log = self.logs[name] = DiskLog(base)
             log.check_append, log.check_base = self.checks.appended, self.checks.based
             log.check_cut = partial(self._cut, name)
+        self._term = max((0, *(term for terms in bounds.logs for term in terms)))
+        for name, terms in zip(NAMES, bounds.logs, strict=True):
+            self.hard_states[name] = HardState(self._term)
+            log = self.logs[name]
+            log.append([Entry(index, term, EntryKind.NORMAL, b"old %d" % index) for index, term in enumerate(terms)])
+            log.sync(log.written)
             self._start(name)
 
     def _start(self, name: str) -> None:
@@ -121,14 +138,14 @@ class Model:
     def events(self) -> Iterator[tuple[str, Any]]:
         """Yield what can happen next."""
         bounds = self.bounds
-        names = NAMES[:1] if not self.checks.events and not self.wire else NAMES
+        names = NAMES[:1] if self.members["a"].term == self._term and not any(bounds.logs) else NAMES
         for name in names:
             raft = self.members[name]
             if raft.leading is None and raft.term < bounds.terms:
                 yield "stand", name
             if raft.leading is not None and self.proposed < bounds.entries:
                 yield "propose", name
-            if self.crashed < bounds.crashes and raft.term:
+            if self.crashed < bounds.crashes:
                 yield "crash", name
             if bounds.is_sync_slow and not self.logs[name].is_synced:
                 yield "sync", name

@@ -11,12 +11,18 @@ from collections import Counter
 
 import pytest
 
+from tests.simulation.raft_checks import Violation
+from tests.simulation.raft_faults import planted
 from tests.simulation.raft_lives import live_and_heal
 from tests.simulation.raft_model import Bounds, explore
+from tests.simulation.raft_plants import old_term_by_counting
 
 SEED = int(os.environ.get("SEED") or 1)
 SEEDS = int(os.environ.get("SEEDS") or 10_000)
 SEEDS_A_LINE = 1_000
+
+# A member has an entry of term 2, another one of term 3, and the next two elections are open (figure 8 of the paper).
+FIGURE_8 = Bounds(terms=5, logs=((1, 2), (1,), (1, 3)), states=60_000)
 
 # Two terms are explored to the end; of the rest, what is nearest to the beginning.
 BOUNDS = [
@@ -24,6 +30,7 @@ BOUNDS = [
     Bounds(terms=2, entries=1, states=60_000),
     Bounds(terms=2, crashes=1, is_sync_slow=True, states=60_000),
     Bounds(terms=3, states=60_000),
+    FIGURE_8,
 ]
 
 
@@ -49,3 +56,8 @@ def test_no_order_of_events_breaks_a_promise(bounds: Bounds) -> None:
     found = explore(bounds, lambda line: print(f"raft model: {line}", flush=True))
     print(f"raft model: {bounds}: {found}", flush=True)
     assert found.is_complete or found.states >= bounds.states
+
+
+def test_figure_8_is_found_where_entries_of_old_terms_are_counted() -> None:
+    with planted(old_term_by_counting), pytest.raises(Violation, match="leader completeness"):
+        explore(FIGURE_8)
