@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from cosmodrome.errors import ProtocolError
+from cosmodrome.errors import ConfigError, ProtocolError
 from cosmodrome.raft.errors import ChangeRefused
 from cosmodrome.raft.messages import AppendRequest, AppendResponse, Entry, EntryKind
+from cosmodrome.raft.options import RaftOptions
 from cosmodrome.raft.quorum import Membership
 from cosmodrome.raft.state import Role
 from tests.unit.raft.groups import Group
@@ -158,3 +161,25 @@ def test_anything_else_is_no_membership(data: bytes) -> None:
 def test_a_membership_is_read_as_it_was_written() -> None:
     members = Membership.of("abc", ["n7-host:40911"])
     assert Membership.decode(members.encode()) == members
+
+
+def test_a_member_is_a_voter_or_a_learner() -> None:
+    for voters, learners in (("ab", "b"), (["a", ""], "")):
+        with pytest.raises(ProtocolError, match="either a voter or a learner"):
+            Membership.of(voters, learners)
+    assert Membership.of("ab").with_learner("c") == Membership.of("ab", "c")
+    assert Membership.of("ab", "c").with_voter("c") == Membership.of("abc")
+    assert Membership.of("ab", "c").without("c").without("b") == Membership.of("a")
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"retry_ms": 0}, "retry_ms is 0; it must be above 0"),
+        ({"heartbeat_ms": 1_000}, "a heartbeat must come more often"),
+        ({"election_max_ms": 900}, "the shortest must not be above the longest"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        RaftOptions(**options)

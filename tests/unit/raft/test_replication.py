@@ -208,6 +208,16 @@ def test_a_follower_that_needs_what_is_gone_begins_a_new_log() -> None:
     assert group["c"].commit == group["a"].commit == 20
 
 
+def test_a_new_leader_finds_out_that_a_follower_needs_what_is_gone() -> None:
+    group = Group(3, logs={"a": [1] * 20, "b": [1] * 20, "c": [1, 1]})
+    group.logs["a"].compact(15)
+    group.start("a")
+    group.elect("a")
+    assert group.logs["c"].first_index == 16
+    assert group.logs["c"].entries == group.logs["a"].entries
+    assert len(group.of_kind(ResetRequest)) == 1
+
+
 def test_who_has_the_base_keeps_what_comes_behind_it() -> None:
     group = Group(3, logs={"b": [1, 1, 1, 1]})
     group.step(ResetRequest("a", "b", 5, Base(1, 1, ABC)))
