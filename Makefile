@@ -65,7 +65,7 @@ bench: setup ## Measure, beside Apache's broker where Maven can fetch it.
 
 torture: $(VENV)/.installed-dev ## Kill stores and brokers, cut the power, fill disks, thousands of times; overload (SEED=7 KILLS=2000 MASTER_KILLS=200 OVERLOAD_SECONDS=60).
 	$(if $(findstring java,$(PRODUCERS)),$(BIN)/python -m interop.setup)
-	SEED=$(SEED) KILLS=$(KILLS) ROTS=$(ROTS) MASTER_KILLS=$(MASTER_KILLS) PRODUCERS=$(PRODUCERS) $(BIN)/pytest -x -s -o faulthandler_timeout=0 tests/torture $(ARGS)
+	SEED=$(SEED) SEEDS=$(SEEDS) KILLS=$(KILLS) ROTS=$(ROTS) MASTER_KILLS=$(MASTER_KILLS) PRODUCERS=$(PRODUCERS) $(BIN)/pytest -x -s -o faulthandler_timeout=0 tests/torture $(ARGS)
 
 clean: ## Remove what the other commands made, but not your data.
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis interop/build .demo
