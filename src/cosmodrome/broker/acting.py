@@ -111,7 +111,7 @@ class Acting:
     async def run(self) -> None:
         """Send heartbeats and look who lives, for as long as the broker runs, if the config says so."""
         if not self._broker.config.enable_slave_acting_master:
-            return
+            await asyncio.Event().wait()
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             tasks.create_task(self._heartbeats())

@@ -139,11 +139,12 @@ class Registration:
 
     async def _wait(self, name_server: str, changed: asyncio.Event) -> None:
         """Return when the next registration is due. That may be sooner than at first: a slave can lose its master."""
-        waited_ms = 0
-        while not changed.is_set() and (left_ms := self._wait_ms(name_server) - waited_ms) > 0:
-            step_ms = min(left_ms, SEARCH_MS)
-            await sleep_unless(changed, self._clock, step_ms)
-            waited_ms += step_ms
+        began_ms = self._clock.steady_ms()
+        while not changed.is_set():
+            left_ms = began_ms + self._wait_ms(name_server) - self._clock.steady_ms()
+            if left_ms <= 0:
+                return
+            await sleep_unless(changed, self._clock, min(left_ms, SEARCH_MS))
 
     def _wait_ms(self, name_server: str) -> int:
         if not self._reachable[name_server]:

@@ -213,7 +213,7 @@ class Connection(asyncio.Protocol):
         if self._books is not None and (self._decoder.pending_bytes or self._unfinished_bytes):
             self._note_unfinished(len(data))
             if self._reading and self._turn.is_long(self._watchdog.clock()):
-                self._rest()  # the rest of a long frame can wait as well as others can
+                self._rest(is_overload=False)  # the rest of a long frame can wait as well as others can
 
     def _note_unfinished(self, arrived: int | None) -> None:
         """Tell the books what is here of a frame: another frame than before if some of the bytes went into one.
@@ -314,7 +314,7 @@ class Connection(asyncio.Protocol):
             return False
         self._held = frame
         self._books.waiting_bytes += len(frame.body)
-        self._rest()
+        self._rest(is_overload=False)
         return True
 
     def _take_held(self) -> Frame | None:
@@ -323,10 +323,10 @@ class Connection(asyncio.Protocol):
             self._books.waiting_bytes -= len(frame.body)
         return frame
 
-    def _rest(self) -> None:
+    def _rest(self, *, is_overload: bool = True) -> None:
         self._is_resting = True
         self._regulate()
-        self._turn.rest(self._go_on)
+        self._turn.rest(self._go_on, is_overload=is_overload)
 
     def _go_on(self) -> None:
         self._is_resting = False

@@ -20,7 +20,8 @@ class Turn:
     machine, which is over; one after the other are more than it can do.
 
     Connections that rest go on one after the other, in the order they came, as far as a turn reaches; at least one in
-    each, so none rests for ever. That they rested is no overload: what rests is bounded by its bytes.
+    each, so none rests for ever. One that goes on sending and rests for long is overload, too; one that rests with a
+    long frame, which another turn has time for, is none.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
@@ -28,7 +29,7 @@ class Turn:
         self._clock = clock
         self._began: float | None = None
         self._long_at = float("inf")  # by the clock
-        self._resting: deque[Callable[[], None]] = deque()
+        self._resting: deque[tuple[Callable[[], None], float | None]] = deque()  # who, and since when it counts
         self._is_due = False  # somebody goes on in the next turn
         self.last_seconds = 0.0
 
@@ -44,9 +45,9 @@ class Turn:
         """This turn has taken enough, at `now` of the clock."""
         return now > self._long_at
 
-    def rest(self, go_on: Callable[[], None]) -> None:
-        """Call `go_on` in one of the next turns."""
-        self._resting.append(go_on)
+    def rest(self, go_on: Callable[[], None], *, is_overload: bool) -> None:
+        """Call `go_on` in one of the next turns. It `is_overload` if that takes as long as a long turn would."""
+        self._resting.append((go_on, self._loop.time() if is_overload else None))
         self._be_due()
 
     def _be_due(self) -> None:
@@ -56,9 +57,12 @@ class Turn:
 
     def _let_go_on(self) -> None:
         self._is_due = False
-        self.began()
+        now = self.began()
         for _ in range(len(self._resting)):
-            self._resting.popleft()()
+            go_on, since = self._resting.popleft()
+            if since is not None:
+                self.last_seconds = max(self.last_seconds, now - since)
+            go_on()
             if self.is_long(self._clock()):
                 break
         self._be_due()

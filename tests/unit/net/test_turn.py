@@ -27,12 +27,12 @@ async def test_those_who_rest_go_on_in_the_order_they_came_as_far_as_a_turn_reac
         went_on.append(name)
         clock.now += cost
         if comes_again:
-            turn.rest(lambda: going(name, cost))
+            turn.rest(lambda: going(name, cost), is_overload=True)
 
-    turn.rest(lambda: going("costly", 1.1 * LONG_SECONDS, comes_again=True))
+    turn.rest(lambda: going("costly", 1.1 * LONG_SECONDS, comes_again=True), is_overload=True)
     for name in ("a", "b"):
-        turn.rest(lambda name=name: going(name, 0.6 * LONG_SECONDS))  # type: ignore[misc]
-    turn.rest(lambda: going("c", 0))
+        turn.rest(lambda name=name: going(name, 0.6 * LONG_SECONDS), is_overload=True)  # type: ignore[misc]
+    turn.rest(lambda: going("c", 0), is_overload=False)
     turns = []
     while len(went_on) < 5:
         before = len(went_on)
