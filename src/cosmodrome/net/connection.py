@@ -112,6 +112,7 @@ class Connection(asyncio.Protocol):
         "_tasks",
         "_transport",
         "_turn",
+        "_turn_before",
         "_unfinished_bytes",
         "_unparked",
         "_waiting_bytes",
@@ -159,6 +160,7 @@ class Connection(asyncio.Protocol):
         # A client has nobody to keep waiting but itself.
         self._watchdog = books.watchdog if books is not None else _ASLEEP
         self._turn = (books.turn if books is not None else None) or Turn(self._watchdog.clock)
+        self._turn_before = 0.0  # how long the turn took before what is in hand came
         self._is_resting = False  # while others have their turn
         self._pauses = 0
         self._held: Frame | None = None  # a long one, which another turn has time for
@@ -189,8 +191,8 @@ class Connection(asyncio.Protocol):
 
     @property
     def turn_before_ms(self) -> float:
-        """How long the loop took for its turn before this one."""
-        return self._turn.last_seconds * 1000
+        """How long the loop took for its turn before this came, or others for theirs since."""
+        return self._turn_before * 1000
 
     # --- the transport's side
 
@@ -208,12 +210,13 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._last_active = self._received = self._turn.began()
+        self._turn_before = self._turn.last_seconds
         self._decoder.feed(data)
         self._handle_frames()
         if self._books is not None and (self._decoder.pending_bytes or self._unfinished_bytes):
             self._note_unfinished(len(data))
             if self._reading and self._turn.is_long(self._watchdog.clock()):
-                self._rest(is_overload=False)  # the rest of a long frame can wait as well as others can
+                self._rest(counts=False)  # the rest of a long frame can wait as well as others can
 
     def _note_unfinished(self, arrived: int | None) -> None:
         """Tell the books what is here of a frame: another frame than before if some of the bytes went into one.
@@ -314,7 +317,7 @@ class Connection(asyncio.Protocol):
             return False
         self._held = frame
         self._books.waiting_bytes += len(frame.body)
-        self._rest(is_overload=False)
+        self._rest(counts=False)
         return True
 
     def _take_held(self) -> Frame | None:
@@ -323,12 +326,17 @@ class Connection(asyncio.Protocol):
             self._books.waiting_bytes -= len(frame.body)
         return frame
 
-    def _rest(self, *, is_overload: bool = True) -> None:
+    def _rest(self, *, counts: bool = True) -> None:
+        """Give others their turn. That of one who goes on sending `counts` as a turn before, when it takes long."""
         self._is_resting = True
         self._regulate()
-        self._turn.rest(self._go_on, is_overload=is_overload)
+        self._turn.rest(self._go_on_sent if counts else self._go_on)
 
-    def _go_on(self) -> None:
+    def _go_on_sent(self, rested: float) -> None:
+        self._turn_before = max(self._turn_before, rested)
+        self._go_on(rested)
+
+    def _go_on(self, _rested: float) -> None:
         self._is_resting = False
         if self.closed or not self._accepting:
             return

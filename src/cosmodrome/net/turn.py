@@ -20,8 +20,7 @@ class Turn:
     machine, which is over; one after the other are more than it can do.
 
     Connections that rest go on one after the other, in the order they came, as far as a turn reaches; at least one in
-    each, so none rests for ever. One that goes on sending and rests for long is overload, too; one that rests with a
-    long frame, which another turn has time for, is none.
+    each, so none rests for ever.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
@@ -29,12 +28,17 @@ class Turn:
         self._clock = clock
         self._began: float | None = None
         self._long_at = float("inf")  # by the clock
-        self._resting: deque[tuple[Callable[[], None], float | None]] = deque()  # who, and since when it counts
+        self._resting: deque[tuple[Callable[[float], None], float]] = deque()  # who, and since when
         self._is_due = False  # somebody goes on in the next turn
+        self._has_read = False  # a socket, in this turn
         self.last_seconds = 0.0
 
     def began(self) -> float:
         """When the first socket of this turn was read, by the loop's clock. To be called while reading."""
+        self._has_read = True
+        return self._begin()
+
+    def _begin(self) -> float:
         if self._began is None:
             self._began = self._loop.time()
             self._long_at = self._clock() + LONG_SECONDS
@@ -45,9 +49,9 @@ class Turn:
         """This turn has taken enough, at `now` of the clock."""
         return now > self._long_at
 
-    def rest(self, go_on: Callable[[], None], *, is_overload: bool) -> None:
-        """Call `go_on` in one of the next turns. It `is_overload` if that takes as long as a long turn would."""
-        self._resting.append((go_on, self._loop.time() if is_overload else None))
+    def rest(self, go_on: Callable[[float], None]) -> None:
+        """Call `go_on` in one of the next turns, with the seconds until then."""
+        self._resting.append((go_on, self._loop.time()))
         self._be_due()
 
     def _be_due(self) -> None:
@@ -57,18 +61,19 @@ class Turn:
 
     def _let_go_on(self) -> None:
         self._is_due = False
-        now = self.began()
+        now = self._begin()
         for _ in range(len(self._resting)):
             go_on, since = self._resting.popleft()
-            if since is not None:
-                self.last_seconds = max(self.last_seconds, now - since)
-            go_on()
+            go_on(now - since)
             if self.is_long(self._clock()):
                 break
         self._be_due()
 
     def _end(self) -> None:
         if self._began is not None:
-            self.last_seconds = self._loop.time() - self._began
+            took = self._loop.time() - self._began
+            # When only those went on who had rested, it was more of the turn before.
+            self.last_seconds = took if self._has_read else self.last_seconds + took
+        self._has_read = False
         self._began = None
         self._long_at = float("inf")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 from cosmodrome.codes import RequestCode
 from cosmodrome.net import connection as connections
@@ -27,12 +28,12 @@ async def test_those_who_rest_go_on_in_the_order_they_came_as_far_as_a_turn_reac
         went_on.append(name)
         clock.now += cost
         if comes_again:
-            turn.rest(lambda: going(name, cost), is_overload=True)
+            turn.rest(lambda _: going(name, cost))
 
-    turn.rest(lambda: going("costly", 1.1 * LONG_SECONDS, comes_again=True), is_overload=True)
+    turn.rest(lambda _: going("costly", 1.1 * LONG_SECONDS, comes_again=True))
     for name in ("a", "b"):
-        turn.rest(lambda name=name: going(name, 0.6 * LONG_SECONDS), is_overload=True)  # type: ignore[misc]
-    turn.rest(lambda: going("c", 0), is_overload=False)
+        turn.rest(lambda _, name=name: going(name, 0.6 * LONG_SECONDS))  # type: ignore[misc]
+    turn.rest(lambda _: going("c", 0))
     turns = []
     while len(went_on) < 5:
         before = len(went_on)
@@ -110,3 +111,22 @@ async def test_no_more_bytes_wait_for_their_turn_than_max_waiting_bytes(stage: S
     address, caller = await stage.serve(handler)
     await asyncio.gather(*(caller.call(address, Command.request(LONG, body=LONG_BODY), TIMEOUT_MS) for _ in range(9)))
     assert most == stage.books.waiting_bytes == NET.max_waiting_bytes + 1
+
+
+async def test_one_pause_of_the_machine_is_no_overload_for_what_is_in_hand(stage: Stage) -> None:
+    """Requests that came together are interrupted after a long one; the turn before they came was short."""
+    pause_seconds, before = 0.5, list[float]()
+
+    async def handler(connection: Connection, command: Command) -> Command:
+        if command.code == LONG:
+            time.sleep(pause_seconds)  # noqa: ASYNC251  the machine stands still, and so does the loop
+            stage.clock.now += pause_seconds
+        else:
+            before.append(connection.turn_before_ms)
+        return command.reply()
+
+    address, caller = await stage.serve(handler)
+    codes = (LONG, SHORT, SHORT, SHORT)
+    await asyncio.gather(*(caller.call(address, Command.request(code), TIMEOUT_MS) for code in codes))
+    assert len(before) == 3
+    assert max(before) < pause_seconds * 1000
