@@ -21,9 +21,9 @@ import pytest
 from cosmodrome import Message, Producer
 from cosmodrome.broker.broker import Broker
 from cosmodrome.config import BrokerConfig, BrokerRole, FlushDiskType, ReplicationConfig, StoreConfig
+from cosmodrome.mapped_file import MappedFile
 from cosmodrome.model import SendResult
 from cosmodrome.store import MessageStore, flusher
-from cosmodrome.store.mapped_file import MappedFile
 from cosmodrome.testing import FaultyDisk, Moment, Mood
 from cosmodrome.testing.daemons import running_broker, running_name_server
 from tests.simulation.store_lives import ASYNC, SYNC, TINY, boot

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from cosmodrome import mapped_file
 from cosmodrome.config import FlushDiskType
 from cosmodrome.errors import DamagedRecord, StoreError
-from cosmodrome.store import commit_log, consume_queues, index_file, mapped_file
+from cosmodrome.mapped_file import MappedFile
+from cosmodrome.store import commit_log, consume_queues, index_file
 from cosmodrome.store.consume_queues import ConsumeQueues
 from cosmodrome.store.index_file import Index
 from cosmodrome.store.lock import AbortMark
-from cosmodrome.store.mapped_file import MappedFile
 from tests.simulation.store_lives import ASYNC, SYNC, live_and_lose_power
 
 SEEDS = 30

@@ -14,9 +14,9 @@ import pytest
 from cosmodrome.broker.broker import Broker
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.config import KIB, BrokerConfig, StoreConfig
+from cosmodrome.mapped_file import MappedFile
 from cosmodrome.model import GroupConfig
 from cosmodrome.net.caller import Caller
-from cosmodrome.store.mapped_file import MappedFile
 from cosmodrome.testing import FakeClock
 from cosmodrome.wire.command import Command
 from cosmodrome.wire.properties import encode

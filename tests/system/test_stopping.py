@@ -16,8 +16,8 @@ from cosmodrome.broker.broker import Broker
 from cosmodrome.cli import serve
 from cosmodrome.cli.main import main
 from cosmodrome.errors import SendFailed, StoreError
+from cosmodrome.mapped_file import MappedFile
 from cosmodrome.store.lock import AbortMark, Exit
-from cosmodrome.store.mapped_file import MappedFile
 from cosmodrome.store.message_store import MessageStore
 from tests.system.cluster import running_broker, running_name_server
 

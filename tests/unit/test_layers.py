@@ -25,6 +25,7 @@ ROWS = (
         "state_file",
         "disk",
         "lazy",
+        "mapped_file",
         "numbers",
         "release",
         "troubles",

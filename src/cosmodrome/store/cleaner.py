@@ -12,10 +12,10 @@ from pathlib import Path
 
 from cosmodrome.clock import Clock, sleep_unless
 from cosmodrome.config import StoreConfig
+from cosmodrome.mapped_file import MappedFile, delete_for_good
 from cosmodrome.store.commit_log import CommitLog
 from cosmodrome.store.consume_queues import ConsumeQueues
 from cosmodrome.store.index_file import Index
-from cosmodrome.store.mapped_file import MappedFile, delete_for_good
 from cosmodrome.store.paths import StorePaths, disk_folder
 from cosmodrome.store.retention import LogFile, Retention
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cosmodrome import disk
 from cosmodrome.errors import MessageIllegal, ProtocolError, ServiceNotAvailable
-from cosmodrome.store.mapped_file import MappedFile, find_ends, list_files, sync_directory
+from cosmodrome.mapped_file import MappedFile, find_ends, list_files, sync_directory
 from cosmodrome.store.paths import aside_folder, free_name
 from cosmodrome.wire.record import BLANK_MAGIC, RecordHead, check_at, head_at, head_size, magic_at
 

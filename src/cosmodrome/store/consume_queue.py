@@ -12,7 +12,7 @@ from operator import sub
 from pathlib import Path
 
 from cosmodrome import disk
-from cosmodrome.store.mapped_file import MappedFile, list_files
+from cosmodrome.mapped_file import MappedFile, list_files
 from cosmodrome.store.open_files import OpenFiles
 from cosmodrome.wire.record import MIN_SIZE
 

@@ -16,11 +16,7 @@ from typing import TypeVar
 
 from cosmodrome import disk
 from cosmodrome.errors import InvalidParameter
-from cosmodrome.model import check_topic
-from cosmodrome.numbers import MAX_INT, parse_int
-from cosmodrome.store.commit_log import CommitLog
-from cosmodrome.store.consume_queue import ENTRY, ENTRY_SIZE, FILLER_SIZE, ConsumeQueue, Entry, Holds
-from cosmodrome.store.mapped_file import (
+from cosmodrome.mapped_file import (
     MappedFile,
     list_files,
     log_file_names,
@@ -29,6 +25,10 @@ from cosmodrome.store.mapped_file import (
     sync_path,
     written_end,
 )
+from cosmodrome.model import check_topic
+from cosmodrome.numbers import MAX_INT, parse_int
+from cosmodrome.store.commit_log import CommitLog
+from cosmodrome.store.consume_queue import ENTRY, ENTRY_SIZE, FILLER_SIZE, ConsumeQueue, Entry, Holds
 from cosmodrome.store.open_files import OpenFiles
 from cosmodrome.wire.record import MIN_SIZE, RecordHead
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cosmodrome import disk
+from cosmodrome.mapped_file import file_start, is_log_file_name, written_end
 from cosmodrome.numbers import parse_int, read_int
 from cosmodrome.store.checkpoint import Checkpoint
 from cosmodrome.store.consume_queue import ENTRY_SIZE
@@ -28,7 +29,6 @@ from cosmodrome.store.consume_queues import queue_folders
 from cosmodrome.store.index_file import ENTRY_SIZE as INDEX_ENTRY_SIZE
 from cosmodrome.store.index_file import HEADER, HEADER_SIZE, SLOT_SIZE, file_size
 from cosmodrome.store.lock import AbortMark, Exit
-from cosmodrome.store.mapped_file import file_start, is_log_file_name, written_end
 from cosmodrome.store.paths import StorePaths, aside_folder, free_name
 
 log = logging.getLogger(__name__)

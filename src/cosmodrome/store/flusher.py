@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from cosmodrome.clock import Clock, sleep_unless
 from cosmodrome.config import FlushDiskType, StoreConfig
 from cosmodrome.errors import ServiceNotAvailable
+from cosmodrome.mapped_file import MappedFile
 from cosmodrome.store.commit_log import CommitLog
-from cosmodrome.store.mapped_file import MappedFile
 from cosmodrome.store.message import Durability
 
 PAGE_BYTES = 4096  # what `flushCommitLogLeastPages` counts in, whatever the machine's pages are

@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from cosmodrome.config import StoreConfig
 from cosmodrome.errors import StoreError
+from cosmodrome.mapped_file import sync_directory
 from cosmodrome.store.deleted_topics import DELETED_TOPICS
 from cosmodrome.store.derived import SUMS
 from cosmodrome.store.epochs import LOG_EPOCHS
 from cosmodrome.store.lock import StoreLock
 from cosmodrome.store.lost_log import PROGRESS_FILES, has_log
-from cosmodrome.store.mapped_file import sync_directory
 from cosmodrome.store.paths import StorePaths, free_name
 from cosmodrome.store.queue_floors import QUEUE_FLOORS
 from cosmodrome.store.scrub import SCRUB_FILE

@@ -14,8 +14,8 @@ from pathlib import Path
 from cosmodrome import disk
 from cosmodrome.clock import Clock
 from cosmodrome.errors import StoreError
+from cosmodrome.mapped_file import sync_directory, sync_path, wrong_size
 from cosmodrome.numbers import parse_int, read_int
-from cosmodrome.store.mapped_file import sync_directory, sync_path, wrong_size
 from cosmodrome.wire.java import java_hash
 
 HEADER = struct.Struct(">qqqqii")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cosmodrome import disk
 from cosmodrome.errors import StoreError
-from cosmodrome.store.mapped_file import sync_directory
+from cosmodrome.mapped_file import sync_directory
 
 log = logging.getLogger(__name__)
 

@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 from cosmodrome import disk
 from cosmodrome.errors import ProtocolError, StoreError
+from cosmodrome.mapped_file import file_start, log_file_names
 from cosmodrome.numbers import parse_int
 from cosmodrome.store.checkpoint import Checkpoint
 from cosmodrome.store.consume_queues import claimed_ends
 from cosmodrome.store.index_file import HEADER
 from cosmodrome.store.lock import AbortMark, Exit
-from cosmodrome.store.mapped_file import file_start, log_file_names
 from cosmodrome.store.paths import StorePaths
 from cosmodrome.wire import fastjson
 

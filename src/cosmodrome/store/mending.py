@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from cosmodrome import disk
 from cosmodrome.errors import StoreError
+from cosmodrome.mapped_file import sync_directory
 from cosmodrome.store.commit_log import BLANK, BLANK_SIZE, CommitLog, Visit
 from cosmodrome.store.evidence import Claim, Evidence, Verdict, is_queued
 from cosmodrome.store.log_walk import Damage, Proof, Seen, Tail, note, walk
-from cosmodrome.store.mapped_file import sync_directory
 from cosmodrome.store.paths import aside_folder, free_name
 from cosmodrome.store.survey import FoundFile, LogView, Maps, list_own_queues
 from cosmodrome.wire.record import BLANK_MAGIC, MIN_SIZE, VOID_MARK, RecordHead, SysFlag, encode_record, pack_host

@@ -6,7 +6,7 @@ import mmap
 import resource
 from collections import deque
 
-from cosmodrome.store.mapped_file import MappedFile
+from cosmodrome.mapped_file import MappedFile
 
 # Each open file takes two descriptors; the rest of the process's allowance is for connections and the log.
 _DESCRIPTORS_SHARE = 8

@@ -11,7 +11,7 @@ from pathlib import Path
 from cosmodrome import disk, state_file
 from cosmodrome.config import StoreConfig
 from cosmodrome.errors import StoreError
-from cosmodrome.store.mapped_file import log_file_names, sync_directory
+from cosmodrome.mapped_file import log_file_names, sync_directory
 
 
 @dataclass(frozen=True, slots=True)

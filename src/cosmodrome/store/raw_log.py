@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 
 from cosmodrome.errors import ProtocolError, StoreError
+from cosmodrome.mapped_file import MappedFile
 from cosmodrome.store.commit_log import CommitLog
-from cosmodrome.store.mapped_file import MappedFile
 from cosmodrome.wire.record import BLANK_MAGIC, MAGIC_V1, MAGIC_V2, MIN_SIZE, RecordHead, head_at
 
 _SIZE = struct.Struct(">i")

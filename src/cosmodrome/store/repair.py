@@ -17,6 +17,7 @@ from cosmodrome import disk
 from cosmodrome.clock import Clock
 from cosmodrome.config import StoreConfig
 from cosmodrome.errors import StoreError
+from cosmodrome.mapped_file import sync_directory, sync_path
 from cosmodrome.state_file import make_folder
 from cosmodrome.store.checkpoint import Checkpoint
 from cosmodrome.store.consume_queue import ENTRY_SIZE
@@ -27,7 +28,6 @@ from cosmodrome.store.findings import Area, Findings, counted
 from cosmodrome.store.index_shape import DEFAULT_SHAPE, IndexShape, find_shape
 from cosmodrome.store.lock import AbortMark, StoreLock
 from cosmodrome.store.log_walk import Damage, Proof, Seen, Tail, walk
-from cosmodrome.store.mapped_file import sync_directory, sync_path
 from cosmodrome.store.mending import by_file, claims_in, copy_aside, void
 from cosmodrome.store.message_store import MessageStore
 from cosmodrome.store.paths import StorePaths, aside_folder, free_name

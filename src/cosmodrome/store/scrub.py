@@ -28,12 +28,12 @@ from cosmodrome import disk, state_file
 from cosmodrome.clock import Clock
 from cosmodrome.config import KIB, MIB, StoreConfig
 from cosmodrome.errors import ProtocolError
+from cosmodrome.mapped_file import MappedFile
 from cosmodrome.model import SCHEDULE_TOPIC
 from cosmodrome.store.commit_log import CommitLog
 from cosmodrome.store.consume_queues import ConsumeQueues
 from cosmodrome.store.derived import BROKEN, DerivedFiles
 from cosmodrome.store.dispatcher import LOWEST_TAG_HASH, Dispatcher
-from cosmodrome.store.mapped_file import MappedFile
 from cosmodrome.store.rot import QueueMender, Rot
 from cosmodrome.wire.record import BLANK_MAGIC, MAGIC_V1, MAGIC_V2, MIN_SIZE, RecordHead, check_at, head_at, magic_at
 

@@ -18,12 +18,12 @@ from typing import NamedTuple
 
 from cosmodrome import disk
 from cosmodrome.errors import ProtocolError, StoreError
+from cosmodrome.mapped_file import NAME_DIGITS
 from cosmodrome.numbers import MAX_INT, parse_int
 from cosmodrome.store.checkpoint import Checkpoint
 from cosmodrome.store.consume_queue import ENTRY, ENTRY_SIZE, FILLER_SIZE, Entry
 from cosmodrome.store.consume_queues import is_topic
 from cosmodrome.store.index_file import HEADER as INDEX_HEADER
-from cosmodrome.store.mapped_file import NAME_DIGITS
 from cosmodrome.store.paths import StorePaths
 from cosmodrome.wire.record import RecordHead, head_at
 

@@ -13,9 +13,9 @@ from typing import NamedTuple, Self
 
 from cosmodrome import disk
 from cosmodrome.errors import ProtocolError
+from cosmodrome.mapped_file import sync_directory
 from cosmodrome.model import DataVersion
 from cosmodrome.state_file import make_folder
-from cosmodrome.store.mapped_file import sync_directory
 
 FILE_SIZE = 4096
 _BODY = struct.Struct(">7q")

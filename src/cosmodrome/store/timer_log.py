@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cosmodrome import disk
-from cosmodrome.store.mapped_file import MappedFile, delete_for_good, find_ends, list_files
+from cosmodrome.mapped_file import MappedFile, delete_for_good, find_ends, list_files
 from cosmodrome.wire.record import BLANK_MAGIC
 
 _UNIT = struct.Struct(">iqiqiqiiII")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from cosmodrome.errors import StoreError
-from cosmodrome.store.mapped_file import sync_directory
+from cosmodrome.mapped_file import sync_directory
 from cosmodrome.store.paths import free_name
 from cosmodrome.store.timer_checkpoint import TimerCheckpoint
 from cosmodrome.store.timer_log import DELETES, NO_UNIT, ROLLED, UNIT_SIZE, TimerLog, Unit

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from cosmodrome import disk
 from cosmodrome.disk import data_ranges
-from cosmodrome.store.mapped_file import sync_directory
+from cosmodrome.mapped_file import sync_directory
 
 DAY_SECONDS = 86_400
 WHEEL_DAYS = 7

@@ -12,9 +12,9 @@ import pytest
 
 from cosmodrome.config import FlushDiskType
 from cosmodrome.errors import ServiceNotAvailable
+from cosmodrome.mapped_file import MappedFile
 from cosmodrome.store import Durability, GetStatus, MessageStore
 from cosmodrome.store.flusher import PAGE_BYTES
-from cosmodrome.store.mapped_file import MappedFile
 from cosmodrome.testing.clock import FakeClock
 from cosmodrome.wire.batch import BatchItem
 from tests.unit.store.kit import SMALL, bodies, kill, message, open_store

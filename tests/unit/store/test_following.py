@@ -15,8 +15,8 @@ import pytest
 from cosmodrome import state_file
 from cosmodrome.config import KIB, FlushDiskType
 from cosmodrome.errors import ServiceNotAvailable, StoreError
+from cosmodrome.mapped_file import MappedFile
 from cosmodrome.store import Durability, LogDiverged, MessageStore
-from cosmodrome.store.mapped_file import MappedFile
 from cosmodrome.testing.clock import FakeClock
 from cosmodrome.wire.batch import BatchItem
 from cosmodrome.wire.record import BLANK_MAGIC

@@ -9,8 +9,8 @@ import pytest
 from cosmodrome.codes import ResponseCode
 from cosmodrome.config import FlushDiskType
 from cosmodrome.errors import ServiceNotAvailable, SystemBusy
+from cosmodrome.mapped_file import MappedFile
 from cosmodrome.store import MessageStore
-from cosmodrome.store.mapped_file import MappedFile
 from cosmodrome.testing.clock import FakeClock
 from cosmodrome.wire.batch import BatchItem
 from tests.unit.store.kit import SMALL, bodies, derived_bytes, kill, message, open_store

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from cosmodrome.errors import ServiceNotAvailable
+from cosmodrome.mapped_file import MappedFile
 from cosmodrome.store import MessageStore, commit_log
-from cosmodrome.store.mapped_file import MappedFile
 from cosmodrome.store.preallocation import RETRY_MS
 from cosmodrome.store.verification import verify
 from cosmodrome.testing.clock import FakeClock
