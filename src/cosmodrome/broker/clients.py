@@ -275,6 +275,10 @@ class Clients:
     def producers(self, group: str) -> dict[Hashable, Member]:
         return self._producers.get(group, {})
 
+    def producer_groups(self) -> dict[str, list[Member]]:
+        """Return the members of every producer group."""
+        return {group: list(members.values()) for group, members in self._producers.items()}
+
     def consumer_groups(self) -> list[ConsumerGroup]:
         return list(self._consumers.values())
 

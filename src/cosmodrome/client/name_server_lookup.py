@@ -30,11 +30,11 @@ class NameServerLookup(NameServers):
         self._url = url
         self._looking = asyncio.Lock()
 
-    async def _ask(self, code: RequestCode, header: Header | None) -> Command:
+    async def ask(self, code: RequestCode, header: Header | None) -> Command:
         async with self._looking:  # one page for all who wait
             if not self.addresses:
                 await self.look_up()
-        return await super()._ask(code, header)
+        return await super().ask(code, header)
 
     async def look_up(self) -> None:
         """ConnectionFailed when the page tells nothing; then what is known stays."""

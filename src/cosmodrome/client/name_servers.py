@@ -50,7 +50,7 @@ class NameServers:
     async def route(self, topic: str) -> Route:
         """Where the topic lives. RouteNotFound when the name server does not know it; ClientError when none answers."""
         header = GetRoute(topic, accept_standard_json_only=True)
-        reply = await self._ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
+        reply = await self.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
         if reply.code == ResponseCode.TOPIC_NOT_EXIST:
             raise RouteNotFound(topic)
         return decode_route(bytes(reply.body))
@@ -66,10 +66,10 @@ class NameServers:
 
     async def cluster(self) -> ClusterInfo:
         """Return all broker groups and clusters."""
-        reply = await self._ask(RequestCode.GET_BROKER_CLUSTER_INFO, None)
+        reply = await self.ask(RequestCode.GET_BROKER_CLUSTER_INFO, None)
         return ClusterInfo.decode(bytes(reply.body))
 
-    async def _ask(self, code: RequestCode, header: Header | None) -> Command:
+    async def ask(self, code: RequestCode, header: Header | None) -> Command:
         """Each is asked once, whatever those who ask at the same time make of the order."""
         deadline = _now_ms() + self._timeout_ms
         addresses = list(self._addresses)

@@ -436,6 +436,13 @@ class ConsumeStatsRequest(Header):
     topic_list: str | None = None
 
 
+@header
+class BrokerConsumeStats(Header):
+    """GET_BROKER_CONSUME_STATS: of all topics, or of those with `order` alone."""
+
+    is_order: bool = False
+
+
 # --- what brokers ask of consumers
 
 

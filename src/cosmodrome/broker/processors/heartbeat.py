@@ -18,6 +18,7 @@ from cosmodrome.model import MessageQueue
 from cosmodrome.net.connection import Connection
 from cosmodrome.net.lane import steps_of
 from cosmodrome.wire.bodies import (
+    AllProducerInfo,
     CheckClientConfig,
     ClientConnection,
     ConsumerConnection,
@@ -26,6 +27,7 @@ from cosmodrome.wire.bodies import (
     HeartbeatData,
     LockBatch,
     ProducerConnection,
+    ProducerInfo,
     encode_locked,
 )
 from cosmodrome.wire.command import Command
@@ -217,6 +219,28 @@ async def get_producer_connections(broker: Broker, _connection: Connection, comm
     return await reply_with(broker, command, ProducerConnection(connections).encode, len(connections))
 
 
+async def get_all_producers(broker: Broker, _connection: Connection, command: Command) -> Command:
+    """GET_ALL_PRODUCER_INFO: the members of every producer group."""
+    away_ms = broker.clock.now_ms() - broker.clock.steady_ms()
+    groups: dict[str, list[ProducerInfo]] = {}
+
+    def telling() -> Iterator[None]:
+        every = [(group, one) for group, members in broker.clients.producer_groups().items() for one in members]
+        for step in steps_of(every, MEMBERS_STEP):
+            for group, member in step:
+                groups.setdefault(group, []).append(_producer_of(member, away_ms))
+            yield
+
+    await broker.lane.run(telling())
+    body = AllProducerInfo({group: tuple(members) for group, members in groups.items()})
+    return await reply_with(broker, command, body.encode, sum(map(len, groups.values())))
+
+
+def _producer_of(member: Member, away_ms: int) -> ProducerInfo:
+    seen_ms = member.seen_ms + away_ms
+    return ProducerInfo(member.client_id, member.address, _language(member.language), member.version, seen_ms)
+
+
 async def _connections_of(broker: Broker, members: list[Member]) -> tuple[ClientConnection, ...]:
     connections: list[ClientConnection] = []
 
@@ -230,6 +254,8 @@ async def _connections_of(broker: Broker, members: list[Member]) -> tuple[Client
 
 
 def _connection_of(member: Member) -> ClientConnection:
-    known = member.language in Language.__members__.values()
-    language = Language(member.language) if known else Language.OTHER
-    return ClientConnection(member.client_id, member.address, language, member.version)
+    return ClientConnection(member.client_id, member.address, _language(member.language), member.version)
+
+
+def _language(number: int) -> Language:
+    return Language(number) if number in Language.__members__.values() else Language.OTHER

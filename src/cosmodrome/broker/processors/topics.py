@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from cosmodrome.broker.bodies import check_readable, read_body, reply_with
@@ -16,6 +16,7 @@ from cosmodrome.net.lane import steps_of
 from cosmodrome.wire.bodies import (
     ConsumeOffset,
     ConsumeStats,
+    ConsumeStatsList,
     GroupConfigBody,
     GroupConfigWrapper,
     GroupList,
@@ -27,7 +28,14 @@ from cosmodrome.wire.bodies import (
 )
 from cosmodrome.wire.command import Command
 from cosmodrome.wire.pop import all_pop_retry_topics
-from cosmodrome.wire.requests import ConsumeStatsRequest, CreateTopic, DeleteGroup, GroupHeader, TopicHeader
+from cosmodrome.wire.requests import (
+    BrokerConsumeStats,
+    ConsumeStatsRequest,
+    CreateTopic,
+    DeleteGroup,
+    GroupHeader,
+    TopicHeader,
+)
 
 if TYPE_CHECKING:
     from cosmodrome.broker.broker import Broker
@@ -182,7 +190,41 @@ async def get_consume_stats(broker: Broker, _connection: Connection, command: Co
         for topic in topics
         for queue_ids in steps_of(range(topic.read_queues), QUEUES_STEP)
     )
-    return await reply_with(broker, command, ConsumeStats(stats).encode, len(stats))
+    tps = sum(_consume_tps(broker, group, topic.name) for topic in topics)
+    return await reply_with(broker, command, ConsumeStats(stats, tps).encode, len(stats))
+
+
+async def get_all_consume_stats(broker: Broker, _connection: Connection, command: Command) -> Command:
+    """GET_BROKER_CONSUME_STATS: how far every group is on each queue of each topic that it consumed."""
+    is_order = BrokerConsumeStats.decode(command).is_order
+    wanted: list[tuple[str, TopicConfig]] = []
+    for group in [config.name for config in broker.groups]:
+        topics = [broker.topics.find_topic(name) for name in broker.offsets.topics_of(group)]
+        wanted += [(group, topic) for topic in topics if topic is not None and (topic.order or not is_order)]
+    count = sum(topic.read_queues for _, topic in wanted)
+    _check_queue_count(broker, count, "ask about one group at a time (GET_CONSUME_STATS)")
+    groups: dict[str, list[ConsumeStats]] = {}
+
+    def looking() -> Iterator[None]:
+        looked_at = 0
+        for group, topic in wanted:
+            stats: dict[MessageQueue, ConsumeOffset] = {}
+            for queue_ids in steps_of(range(topic.read_queues), QUEUES_STEP):
+                stats.update(_queue_stats(broker, group, topic, queue_ids))
+                looked_at += len(queue_ids)
+                if looked_at >= QUEUES_STEP:
+                    looked_at = 0
+                    yield
+            groups.setdefault(group, []).append(ConsumeStats(stats, _consume_tps(broker, group, topic.name)))
+
+    await broker.lane.run(looking())
+    body = ConsumeStatsList(broker.address, {group: tuple(stats) for group, stats in groups.items()})
+    return await reply_with(broker, command, body.encode, count)
+
+
+def _consume_tps(broker: Broker, group: str, topic: str) -> float:
+    rates = broker.statistics.view("GROUP_GET_NUMS", f"{topic}@{group}")
+    return rates[0].tps if rates is not None else 0.0
 
 
 def _check_queue_count(broker: Broker, count: int, advice: str) -> None:

@@ -6,6 +6,7 @@ from cosmodrome.lazy import lazy_names
 
 if TYPE_CHECKING:
     from cosmodrome.wire.bodies.clients import (
+        AllProducerInfo,
         ClientConnection,
         ConsumeDirectlyResult,
         ConsumerConnection,
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
         ConsumeStatus,
         PopProgress,
         ProducerConnection,
+        ProducerInfo,
         QueueProgress,
     )
     from cosmodrome.wire.bodies.configs import (
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
         ConsumeOffset,
         ConsumerStatus,
         ConsumeStats,
+        ConsumeStatsList,
         LockBatch,
         ResetOffsets,
         TopicOffset,
@@ -76,8 +79,9 @@ else:
         __name__,
         {
             "cosmodrome.wire.bodies.clients": (
-                "ClientConnection ConsumeDirectlyResult ConsumerConnection ConsumeResult "
-                "ConsumerRunningInfo ConsumeStatus PopProgress ProducerConnection QueueProgress"
+                "AllProducerInfo ClientConnection ConsumeDirectlyResult ConsumerConnection ConsumeResult "
+                "ConsumerRunningInfo ConsumeStatus PopProgress ProducerConnection "
+                "ProducerInfo QueueProgress"
             ),
             "cosmodrome.wire.bodies.configs": (
                 "ConsumerOffsetsBody DelayOffsetsBody GroupConfigBody GroupConfigWrapper "
@@ -93,7 +97,7 @@ else:
                 "QueryAssignment RequestModeBody RequestModesBody"
             ),
             "cosmodrome.wire.bodies.queues": (
-                "ConsumeOffset ConsumerStatus ConsumeStats LockBatch ResetOffsets TopicOffset "
+                "ConsumeOffset ConsumerStatus ConsumeStats ConsumeStatsList LockBatch ResetOffsets TopicOffset "
                 "TopicStats decode_locked encode_locked"
             ),
             "cosmodrome.wire.bodies.registration": "RegisterBrokerBody",
@@ -106,6 +110,7 @@ else:
 __all__ = [
     "MAX_POPPED",
     "Ack",
+    "AllProducerInfo",
     "Assignment",
     "BatchAck",
     "BatchAckBody",
@@ -118,6 +123,7 @@ __all__ = [
     "ConsumeOffset",
     "ConsumeResult",
     "ConsumeStats",
+    "ConsumeStatsList",
     "ConsumeStatus",
     "ConsumerConnection",
     "ConsumerData",
@@ -141,6 +147,7 @@ __all__ = [
     "OrderInfosBody",
     "PopProgress",
     "ProducerConnection",
+    "ProducerInfo",
     "QueryAssignment",
     "QueueProgress",
     "RegisterBrokerBody",

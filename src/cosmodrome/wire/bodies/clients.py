@@ -10,7 +10,7 @@ from typing import Self
 from cosmodrome.codes import Language
 from cosmodrome.model import ConsumeFrom, ConsumeType, MessageModel, MessageQueue, Subscription
 from cosmodrome.wire.bodies.configs import subscription_from, subscription_to_json
-from cosmodrome.wire.bodies.fields import Body, Fields, Json
+from cosmodrome.wire.bodies.fields import Body, Fields, Json, as_text
 from cosmodrome.wire.bodies.heartbeat import CONSUME_FROMS, CONSUME_TYPES, MESSAGE_MODELS
 
 _LANGUAGES = {member.name: member for member in Language}
@@ -59,6 +59,52 @@ class ProducerConnection(Body):
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
         return cls(_connections_from(fields))
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerInfo:
+    """One connected producer; `seen_ms` is the time of its last heartbeat."""
+
+    client_id: str
+    address: str
+    language: Language = Language.OTHER
+    version: int = 0
+    seen_ms: int = 0
+
+    def to_json(self) -> Json:
+        return {
+            "clientId": self.client_id,
+            "language": self.language.name,
+            "lastUpdateTimestamp": self.seen_ms,
+            "remoteIP": self.address,
+            "version": self.version,
+        }
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> Self:
+        return cls(
+            client_id=fields.text("clientId"),
+            address=fields.text("remoteIP").removeprefix("/"),
+            language=fields.enum("language", _LANGUAGES, Language.OTHER),
+            version=fields.int32("version"),
+            seen_ms=fields.int64("lastUpdateTimestamp"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AllProducerInfo(Body):
+    """The clients of every producer group: GET_ALL_PRODUCER_INFO."""
+
+    groups: Mapping[str, tuple[ProducerInfo, ...]] = field(default_factory=dict)
+
+    def to_json(self) -> Json:
+        return {"data": {group: [one.to_json() for one in producers] for group, producers in self.groups.items()}}
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> Self:
+        data = fields.object("data")
+        names = [as_text(group) for group, _ in data.all_entries()]
+        return cls({name: tuple(map(ProducerInfo.from_fields, data.objects(name))) for name in names})
 
 
 @dataclass(frozen=True, slots=True)

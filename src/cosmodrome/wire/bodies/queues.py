@@ -174,3 +174,31 @@ class ConsumeStats(Body):
             for queue, item in table.items()
         }
         return cls(offsets, fields.real("consumeTps"))
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeStatsList(Body):
+    """How far every group of a broker is, topic by topic: GET_BROKER_CONSUME_STATS."""
+
+    broker_address: str
+    groups: Mapping[str, tuple[ConsumeStats, ...]] = field(default_factory=dict)
+
+    def to_json(self) -> Json:
+        queues = [one for stats in self.groups.values() for each in stats for one in each.offsets.values()]
+        return {
+            "brokerAddr": self.broker_address,
+            "consumeStatsList": [
+                {group: [each.to_json() for each in stats]} for group, stats in self.groups.items() if stats
+            ],
+            "totalDiff": sum(one.broker_offset - one.consumer_offset for one in queues),
+            "totalInflightDiff": sum(one.pull_offset - one.consumer_offset for one in queues),
+        }
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> Self:
+        groups: dict[str, tuple[ConsumeStats, ...]] = {}
+        for one in fields.objects("consumeStatsList"):
+            for group, _ in one.all_entries():
+                name = as_text(group)
+                groups[name] = tuple(ConsumeStats.from_fields(each) for each in one.objects(name))
+        return cls(fields.text("brokerAddr"), groups)

@@ -1,0 +1,89 @@
+"""Everything an operator can ask or do, with typed results: `Admin`, and `BlockingAdmin` without await."""
+
+from typing import TYPE_CHECKING
+
+from cosmodrome.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from cosmodrome.admin.door import (
+        Admin,
+        BlockingAdmin,
+    )
+    from cosmodrome.admin.results import (
+        AllProducers,
+        AllProgress,
+        BrokerNode,
+        BrokerTable,
+        BrokerTables,
+        ClientInfo,
+        Cluster,
+        Consumers,
+        Done,
+        GroupConfigs,
+        GroupOnBroker,
+        GroupProgress,
+        Producers,
+        QueueProgress,
+        QueueStatus,
+        TopicConfigs,
+        TopicOnBroker,
+        TopicStatus,
+        Unanswered,
+        to_json,
+    )
+    from cosmodrome.admin.roles import (
+        Member,
+        NotDemoted,
+        NotPromoted,
+        Promoted,
+        check_master,
+        choose,
+        demote,
+        promote,
+    )
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "cosmodrome.admin.door": ("Admin BlockingAdmin"),
+            "cosmodrome.admin.results": (
+                "AllProducers AllProgress BrokerNode BrokerTable BrokerTables ClientInfo Cluster Consumers "
+                "Done GroupConfigs GroupOnBroker GroupProgress Producers QueueProgress QueueStatus "
+                "TopicConfigs TopicOnBroker TopicStatus Unanswered to_json"
+            ),
+            "cosmodrome.admin.roles": ("Member NotDemoted NotPromoted Promoted check_master choose demote promote"),
+        },
+    )
+
+__all__ = [
+    "Admin",
+    "AllProducers",
+    "AllProgress",
+    "BlockingAdmin",
+    "BrokerNode",
+    "BrokerTable",
+    "BrokerTables",
+    "ClientInfo",
+    "Cluster",
+    "Consumers",
+    "Done",
+    "GroupConfigs",
+    "GroupOnBroker",
+    "GroupProgress",
+    "Member",
+    "NotDemoted",
+    "NotPromoted",
+    "Producers",
+    "Promoted",
+    "QueueProgress",
+    "QueueStatus",
+    "TopicConfigs",
+    "TopicOnBroker",
+    "TopicStatus",
+    "Unanswered",
+    "check_master",
+    "choose",
+    "demote",
+    "promote",
+    "to_json",
+]
