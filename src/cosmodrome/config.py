@@ -619,14 +619,20 @@ def check_keys(properties: Mapping[str, str], *configs: type[_FromProperties]) -
 
     Keys that only tune the insides of Apache's programs are accepted, and named in one line of the log.
     """
+    problems, idle = judge_keys(properties, *configs)
+    _raise_all(problems)
+    if idle:
+        log.info("settings accepted without effect: %s", ", ".join(idle))
+
+
+def judge_keys(properties: Mapping[str, str], *configs: type[_FromProperties]) -> tuple[list[str], list[str]]:
+    """Return a sentence for each key that stops a start, and each setting that is accepted without effect."""
     for_name_server = NameServerConfig in configs
     promises = NAME_SERVER_PROMISES if for_name_server else BROKER_PROMISES
     harmless = NAME_SERVER_HARMLESS if for_name_server else BROKER_HARMLESS
     ours = {key for config in configs for key in config.attributes_by_key()}
     strange, idle = _strange_keys(properties, ours, promises, harmless)
-    _raise_all(_broken_promises(properties, promises, ours) + strange)
-    if idle:
-        log.info("settings accepted without effect: %s", ", ".join(idle))
+    return _broken_promises(properties, promises, ours) + strange, idle
 
 
 def read_store_config(path: Path) -> StoreConfig:

@@ -16,8 +16,11 @@ class Properties(dict[str, str]):
         super().__init__()
         self.source = source  # the file's name; empty for text from elsewhere
         self.lines: dict[str, int] = {}
+        self.overruled: list[tuple[str, int]] = []  # keys and lines whose values do not count
 
     def add(self, key: str, value: str, line: int) -> None:
+        if key in self.lines:
+            self.overruled.append((key, self.lines[key]))
         self[key] = value
         self.lines[key] = line
 

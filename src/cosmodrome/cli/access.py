@@ -12,8 +12,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 
+from cosmodrome.cli.contexts import Context, load
 from cosmodrome.cli.options import namesrv_option
+from cosmodrome.cli.output import visible
 from cosmodrome.client.acl import AclHook
 from cosmodrome.client.hooks import RpcHook
 from cosmodrome.codes import ResponseCode
@@ -54,8 +58,25 @@ class Access:
         return options
 
 
+def _complete_contexts(_context: click.Context, _option: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Return the contexts whose names begin with `begun`, for the completion of shells."""
+    try:
+        known = load().by_name
+    except ConfigError:
+        return []
+    return [CompletionItem(name, help=one.namesrv) for name, one in sorted(known.items()) if name.startswith(begun)]
+
+
 _OPTIONS = (
     namesrv_option,
+    click.option(
+        "--context",
+        "context_name",
+        envvar="COSMODROME_CONTEXT",
+        metavar="NAME",
+        shell_complete=_complete_contexts,
+        help="Reach the cluster of this context (`cosmodrome context`).  [default: the one in use, if any]",
+    ),
     click.option(
         "--credentials",
         "credentials_file",
@@ -89,6 +110,7 @@ def access_options(command: Callable[..., R]) -> Callable[..., R]:
     def with_access(
         *args: Any,
         namesrv: str,
+        context_name: str | None,
         credentials_file: Path | None,
         tls: bool,
         tls_ca_file: str,
@@ -97,12 +119,37 @@ def access_options(command: Callable[..., R]) -> Callable[..., R]:
     ) -> R:
         if not tls and (tls_ca_file or tls_check != TlsCheck.FULL):
             raise click.UsageError("--tls-ca-file and --tls-check are for --tls")
+        name, context = _context(context_name)
+        if context is not None:
+            if not _is_given("namesrv"):
+                namesrv = context.namesrv
+            if credentials_file is None and context.credentials and not any(_from_environment().values()):
+                credentials_file = Path(context.credentials)
+            if not tls and context.tls:
+                tls, tls_ca_file = True, context.tls_ca_file
+                tls_check = context.tls_check or tls_check
+            click.echo(visible(f"context {name}: {namesrv}"), err=True)
         config = ClientConfig(namesrv=namesrv, tls=tls, tls_ca_file=tls_ca_file, tls_check=TlsCheck(tls_check))
         return command(*args, access=Access(config, _credentials(credentials_file)), **kwargs)
 
     for option in reversed(_OPTIONS):
         with_access = option(with_access)
     return with_access
+
+
+def _context(name: str | None) -> tuple[str, Context | None]:
+    """Return the context that is named, else the one in use unless name servers are given; None if there is none."""
+    if name is None and _is_given("namesrv"):
+        return "", None
+    contexts = load()
+    name = name or contexts.current
+    return name, contexts.named(name) if name else None
+
+
+def _is_given(option: str) -> bool:
+    """Return whether an option is on the command line or in the environment."""
+    source = click.get_current_context().get_parameter_source(option)
+    return source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 
 
 @contextmanager

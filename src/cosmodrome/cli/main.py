@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from cosmodrome import __version__
 from cosmodrome.cli.output import LogFormatter, errors_told
@@ -20,6 +21,9 @@ LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 COMMANDS = {
     "admin": ("cosmodrome.cli.admin", "Change brokers while they run."),
     "broker": ("cosmodrome.cli.serve", "Start a broker."),
+    "config": ("cosmodrome.cli.config", "Check settings."),
+    "context": ("cosmodrome.cli.context", "Keep ways to reach clusters under names."),
+    "explain": ("cosmodrome.cli.explain", "Say what a code, a send status or an error means, and what to do."),
     "find": (
         "cosmodrome.cli.find",
         "Show messages of TOPIC that are stored: by key, by id, by place, or by the time they were stored.",
@@ -58,6 +62,15 @@ class CosmodromeGroup(click.Group):
             rows.append((name, COMMANDS[name][1] if command is None else command.get_short_help_str()))
         with formatter.section("Commands"):
             formatter.write_dl(rows)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the commands that begin with `incomplete`, without importing them."""
+        found = [
+            CompletionItem(name, help=COMMANDS[name][1])
+            for name in self.list_commands(ctx)
+            if name.startswith(incomplete) and name in COMMANDS
+        ]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         if sys.stdout is None:  # closed by the shell, as in `cosmodrome up >&-`

@@ -118,9 +118,14 @@ def echo_tables(*tables: Any) -> None:
 
 
 def echo_json(value: dict[str, Any]) -> None:
+    click.echo(json_text(value))
+
+
+def json_text(value: Any, *, indent: bool = False) -> str:
+    """Return a value as JSON that cannot command a terminal."""
     import orjson  # here: help and commands that print text do without
 
-    click.echo(orjson.dumps(value).decode().translate(_JSON_ORDERS))
+    return orjson.dumps(value, option=orjson.OPT_INDENT_2 if indent else None).decode().translate(_JSON_ORDERS)
 
 
 def send_result_json(result: SendResult) -> dict[str, Any]:
