@@ -21,7 +21,7 @@ from cosmodrome.clock import Clock
 from cosmodrome.config import KIB, ReplicationConfig
 from cosmodrome.errors import CosmodromeError, ProtocolError
 from cosmodrome.net.server import CannotListen
-from cosmodrome.release import ReleaseGroup
+from cosmodrome.release import ReleaseGroup, TurnGroups
 from cosmodrome.replication.packets import PACKET, ReportReader, encode_head
 from cosmodrome.replication.progress import Progress, Woken
 from cosmodrome.store.message import Durability
@@ -196,13 +196,7 @@ class Leader:
             config.copies, config.ha_max_gap_not_in_sync, config.slave_timeout, source.max_physical_offset
         )
         self._links: set[_SlaveLink] = set()
-        self._asking: Waiter | None = None  # the group of those that asked in this turn of the loop
-        self._asking_end = self._asking_ms = 0  # up to where they asked, and when the first did
-        self._asking_full = 0  # who asks for this much goes into the next group
-        self._asking_count = 0
-        self._asking_due = False
-        self._members: dict[Waiter, int] = {}  # how many wait with each group
-        self.waiting = 0  # how many have asked that wait for their outcome
+        self._groups = TurnGroups[Durability](self._ask_together, config.ha_transfer_batch_size)
         self._sending_due = False
         self._is_closed = False
         self._asked = asyncio.Event()  # somebody waits for copies
@@ -269,42 +263,18 @@ class Leader:
         their messages together anyway.
         """
         outcome = self._progress.outcome(end)
-        if outcome is not None:
-            return ReleaseGroup(outcome)
-        group = self._asking
-        if group is not None and end >= self._asking_full:
-            self._ask_together()
-            group = None
-        if group is None:
-            group = self._asking = ReleaseGroup()
-            self._asking_full = end + self._config.ha_transfer_batch_size
-            self._asking_end, self._asking_ms, self._asking_count = end, self._clock.steady_ms(), 0
-            if not self._asking_due:
-                self._asking_due = True
-                self._loop.call_soon(self._ask_last)
-        elif end > self._asking_end:
-            self._asking_end = end
-        self._asking_count += 1
-        self.waiting += 1
-        return group
+        return ReleaseGroup(outcome) if outcome is not None else self._groups.join(end)
 
-    def _ask_last(self) -> None:
-        self._asking_due = False
-        self._ask_together()
-
-    def _ask_together(self) -> None:
-        group, self._asking = self._asking, None
-        assert group is not None, "who asks in a turn is in a group"
-        outcome = self._progress.ask(group, self._asking_end, self._asking_ms)
-        self._members[group] = self._asking_count
-        if outcome is not None:
-            self._release(group, outcome)
-        else:
+    def _ask_together(self, group: Waiter, end: int) -> Durability | None:
+        outcome = self._progress.ask(group, end, self._clock.steady_ms())
+        if outcome is None:
             self._asked.set()
+        return outcome
 
-    def _release(self, group: Waiter, outcome: Durability) -> None:
-        self.waiting -= self._members.pop(group)
-        group.release(outcome)
+    @property
+    def waiting(self) -> int:
+        """How many have asked that wait for their outcome."""
+        return self._groups.waiting
 
     def in_sync_copies(self) -> int:
         """Return how many logs are at most haMaxGapNotInSync behind, this one included."""
@@ -391,7 +361,7 @@ class Leader:
 
     def _wake(self, woken: Woken[Waiter]) -> None:
         for group, outcome in woken:
-            self._release(group, outcome)
+            self._groups.release(group, outcome)
 
     def _status(self, link: _SlaveLink) -> SlaveStatus:
         sender = link.sender

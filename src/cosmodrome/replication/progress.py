@@ -15,17 +15,16 @@ A waiter is one message whose sender waits for copies:
       │          └─────its deadline has passed────────────────► FLUSH_SLAVE_TIMEOUT
       └──► OK or SLAVE_NOT_AVAILABLE at once
 
-What must hold: each waiter that waits is given out exactly once. Those that wait are in the order of their ends and of
-their deadlines, so whatever wakes some wakes the first of them.
+What must hold: each waiter that waits is given out exactly once.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
+from cosmodrome.release import WaitingLine
 from cosmodrome.store.message import Durability
 
 W = TypeVar("W")
@@ -39,12 +38,6 @@ class _Replica:
     doubted_to: int = -1  # up to this offset, its reports may be those of a slave that has another connection now
 
 
-class _Waiting(NamedTuple, Generic[W]):
-    waiter: W
-    end: int
-    deadline_ms: int
-
-
 class Progress(Generic[W]):
     """The replicas of one log and the waiters for them. `copies` counts the master's own log, too.
 
@@ -56,7 +49,7 @@ class Progress(Generic[W]):
         self._max_gap_bytes = max_gap_bytes
         self._timeout_ms = timeout_ms
         self._replicas: dict[Hashable, _Replica] = {}
-        self._waiting: deque[_Waiting[W]] = deque()
+        self._waiting = WaitingLine[W]()
         self._nearest = -1  # what `_others` replicas have reported, doubted or not; -1: there are fewer
         self.end = end
         self.safe = 0 if self._others else end  # what enough of the replicas that are here now have reported
@@ -80,7 +73,7 @@ class Progress(Generic[W]):
     @property
     def deadline_ms(self) -> int | None:
         """When the first of those that wait has waited too long."""
-        return self._waiting[0].deadline_ms if self._waiting else None
+        return self._waiting.deadline_ms
 
     def reported(self, replica: Hashable) -> int:
         """Return what a replica has, as far as it has reported."""
@@ -117,8 +110,7 @@ class Progress(Generic[W]):
             return []
         woken = self._recount()
         if not self._is_enough(self.end):
-            woken += [(waiting.waiter, Durability.SLAVE_NOT_AVAILABLE) for waiting in self._waiting]
-            self._waiting.clear()
+            woken += [(waiter, Durability.SLAVE_NOT_AVAILABLE) for waiter in self._waiting.take_all()]
         return woken
 
     def _recount(self) -> Woken[W]:
@@ -132,10 +124,7 @@ class Progress(Generic[W]):
         return self._wake()
 
     def _wake(self) -> Woken[W]:
-        waiting, safe, woken = self._waiting, self.safe, []
-        while waiting and waiting[0].end <= safe:
-            woken.append((waiting.popleft().waiter, Durability.OK))
-        return woken
+        return [(waiter, Durability.OK) for waiter in self._waiting.take_safe(self.safe)]
 
     def _is_enough(self, end: int) -> bool:
         return not self._others or (self._nearest >= 0 and end - self._nearest <= self._max_gap_bytes)
@@ -159,26 +148,15 @@ class Progress(Generic[W]):
         return None
 
     def ask(self, waiter: W, end: int, now_ms: int) -> Durability | None:
-        """Return how safe the log is up to `end`, or None: then `waiter` will be given out once, with the answer.
-
-        Who asks for less than one before waits for as much as that one: it was in the log when both asked.
-        """
+        """Return how safe the log is up to `end`, or None: then `waiter` will be given out once, with the answer."""
         outcome = self.outcome(end)
-        if outcome is not None:
-            return outcome
-        deadline_ms = now_ms + self._timeout_ms
-        if self._waiting:
-            last = self._waiting[-1]
-            end, deadline_ms = max(end, last.end), max(deadline_ms, last.deadline_ms)
-        self._waiting.append(_Waiting(waiter, end, deadline_ms))
-        return None
+        if outcome is None:
+            self._waiting.add(waiter, end, now_ms + self._timeout_ms)
+        return outcome
 
     def expire(self, now_ms: int) -> Woken[W]:
         """Wake those whose deadline has come."""
-        waiting, woken = self._waiting, []
-        while waiting and waiting[0].deadline_ms <= now_ms:
-            woken.append((waiting.popleft().waiter, Durability.FLUSH_SLAVE_TIMEOUT))
-        return woken
+        return [(waiter, Durability.FLUSH_SLAVE_TIMEOUT) for waiter in self._waiting.take_late(now_ms)]
 
 
 def _largest(offsets: list[int], place: int) -> int:

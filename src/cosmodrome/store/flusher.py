@@ -12,6 +12,7 @@ from cosmodrome.clock import Clock, sleep_unless
 from cosmodrome.config import FlushDiskType, StoreConfig
 from cosmodrome.errors import ServiceNotAvailable
 from cosmodrome.mapped_file import MappedFile
+from cosmodrome.release import ReleaseGroup, TurnGroups, WaitingLine
 from cosmodrome.store.commit_log import CommitLog
 from cosmodrome.store.message import Durability
 
@@ -46,7 +47,7 @@ class Flusher:
         self._least_bytes = config.flush_commit_log_least_pages * PAGE_BYTES
         self._thorough_ms = config.flush_commit_log_thorough_interval
         self._checkpoint_interval_ms = config.flush_consume_queue_thorough_interval
-        self._timeout_seconds = config.sync_flush_timeout / 1000
+        self._timeout_ms = config.sync_flush_timeout
         self._on_flushed = on_flushed
         self._on_safe = on_safe
         self._on_failed = on_failed
@@ -57,8 +58,9 @@ class Flusher:
         self._flushed_ms = self._checkpoint_ms = clock.steady_ms()
         self._wanted = 0
         self._checkpointing: asyncio.Future[None] | None = None
-        self._waiting: list[tuple[int, asyncio.Future[Durability]]] = []
-        self.waiters = 0
+        self._groups = TurnGroups[Durability](self._ask, config.mapped_file_size_commit_log)
+        self._waiting = WaitingLine[ReleaseGroup[Durability]]()
+        self._timer: asyncio.TimerHandle | None = None  # for the first deadline; none while nothing waits
         self._wake = asyncio.Event()
         self._stopping = False
         self._cuts = 0
@@ -82,16 +84,43 @@ class Flusher:
         self._wake.set()
         if not wait:
             return Durability.OK
+        outcome = await self._groups.join(end)
+        if self.failure is not None:
+            raise ServiceNotAvailable(self.failure)
+        return outcome
+
+    @property
+    def waiters(self) -> int:
+        """How many wait for a flush now."""
+        return self._groups.waiting
+
+    def _ask(self, group: ReleaseGroup[Durability], end: int) -> Durability | None:
+        if end <= self.flushed or self.failure is not None:  # `durable` raises the failure
+            return Durability.OK
         loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[Durability] = loop.create_future()
-        timer = loop.call_later(self._timeout_seconds, _expire, waiter)
-        self._waiting.append((end, waiter))
-        self.waiters += 1
-        try:
-            return await waiter
-        finally:
-            self.waiters -= 1
-            timer.cancel()
+        deadline_ms = int(loop.time() * 1000) + self._timeout_ms
+        self._waiting.add(group, end, deadline_ms)
+        if self._timer is None:
+            self._timer = loop.call_later(self._timeout_ms / 1000, self._expire, deadline_ms)
+        return None
+
+    def _expire(self, now_ms: int) -> None:
+        """Release those whose deadline has come, and wait for the next one."""
+        loop = asyncio.get_running_loop()
+        now_ms = max(now_ms, int(loop.time() * 1000))
+        self._release(self._waiting.take_late(now_ms), Durability.FLUSH_DISK_TIMEOUT)
+        next_ms = self._waiting.deadline_ms
+        self._timer = None
+        if next_ms is not None:
+            self._timer = loop.call_later((next_ms - now_ms) / 1000, self._expire, next_ms)
+
+    def _release_flushed(self) -> None:
+        done = self._waiting.take_safe(self.flushed) if self.failure is None else self._waiting.take_all()
+        self._release(done, Durability.OK)  # or a failure, which `durable` raises
+
+    def _release(self, groups: list[ReleaseGroup[Durability]], outcome: Durability) -> None:
+        for group in groups:
+            self._groups.release(group, outcome)
 
     async def run(self) -> None:
         with ThreadPoolExecutor(max_workers=2, thread_name_prefix="store-flush") as threads:
@@ -102,6 +131,9 @@ class Flusher:
             await self._flush(threads)  # what came while the last flush was under way
             if self._checkpointing is not None:
                 await self._checkpointing
+        if self._timer is not None and not self._waiting:
+            self._timer.cancel()
+            self._timer = None
 
     async def _due(self) -> None:
         """Wait until a flush is wanted."""
@@ -111,22 +143,15 @@ class Flusher:
         await sleep_unless(self._wake, self._clock, self._interval_ms)
 
     async def _flush(self, threads: ThreadPoolExecutor) -> None:
-        """Sync what was appended so far, and let go those who wait for it."""
+        """Sync what was appended so far, and release those that wait for it."""
+        self._groups.close()  # those of this turn that come later wait for the next sync
         if self.failure is None:
             try:
                 await self._sync(threads)
             except OSError as error:
                 self._on_failed(f"the disk failed: {error}")
-        waiting, self._waiting = self._waiting, []
-        for end, waiter in waiting:
-            if waiter.done():  # its request was cancelled, or has timed out
-                continue
-            if self.failure is not None:
-                waiter.set_exception(ServiceNotAvailable(self.failure))
-            elif end <= self.flushed:
-                waiter.set_result(Durability.OK)
-            else:
-                self._waiting.append((end, waiter))
+        if self._waiting:  # outside of this task: handlers go on at once, and wait for replicas next
+            asyncio.get_running_loop().call_soon(self._release_flushed)
 
     async def _sync(self, threads: ThreadPoolExecutor) -> None:
         loop = asyncio.get_running_loop()
@@ -202,8 +227,3 @@ class Flusher:
 def sync_files(files: list[MappedFile]) -> None:
     for file in files:
         file.sync()
-
-
-def _expire(waiter: asyncio.Future[Durability]) -> None:
-    if not waiter.done():
-        waiter.set_result(Durability.FLUSH_DISK_TIMEOUT)

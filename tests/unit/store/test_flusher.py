@@ -13,6 +13,7 @@ import pytest
 from cosmodrome.config import FlushDiskType
 from cosmodrome.errors import ServiceNotAvailable
 from cosmodrome.mapped_file import MappedFile
+from cosmodrome.release import ReleaseGroup
 from cosmodrome.store import Durability, GetStatus, MessageStore
 from cosmodrome.store.flusher import PAGE_BYTES
 from cosmodrome.testing.clock import FakeClock
@@ -158,6 +159,34 @@ async def test_who_need_not_wait_does_not(tmp_path: Path, monkeypatch: pytest.Mo
     assert store.max_offset("orders", 0) == 1
 
 
+async def test_those_who_wait_in_one_turn_need_one_group_and_go_on_outside_of_any_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(monkeypatch)
+    store = open_store(tmp_path, SYNC)
+    groups: list[ReleaseGroup[Durability]] = []
+    done = asyncio.Event()
+
+    def go_on(outcome: Durability) -> None:
+        assert (outcome, asyncio.current_task()) == (Durability.OK, None)
+        if len(groups) == 20:
+            done.set()
+
+    def send() -> None:
+        for _ in range(20):
+            group = store.durable(store.append(message()).end).send(None)
+            assert type(group) is ReleaseGroup
+            group.join(go_on)
+            groups.append(group)
+
+    async with flushing(store):
+        asyncio.get_running_loop().call_soon(send)  # as a connection does
+        gate.let_through()
+        await done.wait()
+    assert len(set(groups)) == 1
+    assert store.flusher.waiters == 0
+
+
 async def test_time_runs_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Gate(monkeypatch)
     store = open_store(tmp_path, dataclasses.replace(SYNC, sync_flush_timeout=5))
@@ -166,6 +195,19 @@ async def test_time_runs_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert await store.durable(appended.end) is Durability.FLUSH_DISK_TIMEOUT
         gate.let_through()
     assert await store.durable(appended.end) is Durability.OK
+
+
+async def test_each_has_its_own_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(monkeypatch)
+    store = open_store(tmp_path, dataclasses.replace(SYNC, sync_flush_timeout=50))
+    async with flushing(store):
+        first = asyncio.create_task(store.durable(store.append(message()).end))
+        assert await asyncio.to_thread(gate.began.wait, 10)
+        for _ in range(3):  # each after the deadline of the one before
+            assert await store.durable(store.append(message()).end) is Durability.FLUSH_DISK_TIMEOUT
+        assert await first is Durability.FLUSH_DISK_TIMEOUT
+        assert store.flusher.waiters == 0
+        gate.let_through(2)
 
 
 async def test_after_a_failed_sync_nothing_is_promised_any_more(
