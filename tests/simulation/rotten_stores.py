@@ -49,7 +49,8 @@ GROUP = "billing"
 MESSAGES = 90
 TIMERS = 90
 DELAYS = 8
-LAST_TIMER_SECONDS = 3_000
+LEVELS = (2, 6, 9)  # 5 seconds, 2 and 5 minutes
+LAST_TIMER_SECONDS = 500
 FRESH = "fresh "
 PAGE = 4096
 REMEDIES = ("put ", "move ", "repair", "mount", "remove")
@@ -61,7 +62,7 @@ STORE = StoreConfig(
     max_index_num=60,
     mapped_file_size_timer_log=4 * KIB,
     enabled_append_prop_crc=True,  # else no checksum speaks of properties
-    timer_roll_window_slot=1_200,
+    timer_roll_window_slot=200,
     timer_flush_interval_ms=30_000,
     flush_interval_commit_log=600_000,
     flush_commit_log_thorough_interval=600_000,
@@ -237,7 +238,7 @@ async def _fill(broker: Broker, namesrv: str, clock: LoopClock, world: World) ->
                 world.pending[body] = _place(broker, sent.offset_msg_id)
             if number % 9 == 1 and number // 9 < DELAYS:
                 body = b"delayed %d" % number
-                sent = await producer.send(Message(LATER, body, delay_level=(2, 9, 16)[number // 9 % 3]))
+                sent = await producer.send(Message(LATER, body, delay_level=LEVELS[number // 9 % len(LEVELS)]))
                 world.pending[body] = _place(broker, sent.offset_msg_id)
             await clock.sleep(1_000)
         for queue in [queue for topic in TOPICS for queue in await consumer.fetch_subscribe_queues(topic)]:

@@ -16,11 +16,11 @@ FLIPS_A_LIFE = 8
 PROGRESS = 100
 
 
-def test_no_flipped_bit_reaches_a_consumer(tmp_path: Path) -> None:
+def test_no_flipped_bit_reaches_a_consumer(quick_path: Path) -> None:
     lives = -(-FLIPS // FLIPS_A_LIFE)
     flips = served = lost = refused = 0
     for number, seed in enumerate(range(SEED, SEED + lives), 1):
-        folder = tmp_path / f"seed-{seed}"
+        folder = quick_path / f"seed-{seed}"
         try:
             figures = live(folder, seed, flips=FLIPS_A_LIFE, sealed=bool(seed % 2))
         except BaseException:

@@ -21,10 +21,10 @@ ROTS_PER_STORE = 500
 SHOWN = 20
 
 
-def test_rot_is_mended_told_or_costs_what_it_hit(tmp_path: Path) -> None:
+def test_rot_is_mended_told_or_costs_what_it_hit(quick_path: Path) -> None:
     trials: list[Trial] = []
     for seed in range(SEED, SEED + -(-ROTS // ROTS_PER_STORE)):
-        folder = tmp_path / f"seed-{seed}"
+        folder = quick_path / f"seed-{seed}"
         folder.mkdir()
         stores = RottenStores(folder, seed)
         for number in range(min(ROTS_PER_STORE, ROTS - len(trials))):

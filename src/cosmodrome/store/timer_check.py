@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ from cosmodrome.store.findings import Area, Findings, counted
 from cosmodrome.store.survey import FoundFile, LogView, Maps, Survey, agreed_size, list_log_files
 from cosmodrome.store.timer_checkpoint import TimerCheckpoint
 from cosmodrome.store.timer_log import UNIT_SIZE, Unit, is_last_place, unit_at
-from cosmodrome.store.timer_wheel import FILE_SIZE, SLOTS, raw_slots
+from cosmodrome.store.timer_wheel import FILE_SIZE, SLOTS, filled, numbers_of_slots, raw_slots
 
 _SECOND_MS = 1_000
 _TIMER_TOPIC = "rmq_sys_wheel_timer"
@@ -96,7 +95,7 @@ class _TimerCheck:
         if path.stat().st_size != FILE_SIZE:
             self._add(path, f"it has {path.stat().st_size} bytes instead of {FILE_SIZE}")
             return
-        lasts = array("q", bytes(8 * SLOTS))
+        lasts = numbers_of_slots()
         firsts: dict[int, int] = {}
         counts: Counter[int] = Counter()
         for time_ms, position, count in due:
@@ -113,7 +112,7 @@ class _TimerCheck:
                 is_right = (first, last, count) == (firsts.get(index), lasts[index] - 1, counts[index])
                 wrong += (not is_right or first < log_start) and not self._is_late(lasts[index], saved)
                 lasts[index] = 0
-        wrong += sum(1 for last in lasts if last and not self._is_late(last, saved))
+        wrong += sum(1 for _, last in filled(lasts) if not self._is_late(last, saved))
         if wrong:
             self._add(path, f"{counted(wrong, 'slot')} of it do not say what the timer log says")
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import struct
 import zlib
-from array import array
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -26,6 +26,25 @@ _EMPTY_SLOT = bytes(_SLOT.size)
 SLOT_SIZE = _SLOT.size
 FILE_SIZE = SLOTS * SLOT_SIZE
 _SLOTS_AT_ONCE = 4_096
+_NUMBER_SIZE = 8
+_NO_NUMBERS = bytes(_SLOTS_AT_ONCE * _NUMBER_SIZE)
+
+
+# A number for each slot, by its index.
+SlotNumbers = memoryview
+
+
+def numbers_of_slots() -> SlotNumbers:
+    """Return a zero for each slot. Memory is taken with the pages that are written: few seconds have timers."""
+    return memoryview(mmap.mmap(-1, SLOTS * _NUMBER_SIZE)).cast("q")
+
+
+def filled(numbers: SlotNumbers) -> Iterator[tuple[int, int]]:
+    """Yield (index, number) of the numbers that are not 0. Runs of zeros cost little."""
+    for begin in range(0, SLOTS, _SLOTS_AT_ONCE):
+        part = numbers[begin : begin + _SLOTS_AT_ONCE]
+        if part.tobytes() != _NO_NUMBERS[: part.nbytes]:
+            yield from ((index, number) for index, number in enumerate(part, begin) if number)
 
 
 class Slot(NamedTuple):
@@ -132,7 +151,7 @@ class TimerWheel:
         Return how many slots were wrong that speak of units below `sure_end` only: damage, and not what a kill left.
         WheelFull says from which unit on there is no room.
         """
-        firsts, lasts, counts = (array(code, bytes(SLOTS * size)) for code, size in (("q", 8), ("q", 8), ("i", 4)))
+        firsts, lasts, counts = numbers_of_slots(), numbers_of_slots(), numbers_of_slots()
         for time_ms, position, count in units:
             index = time_ms // 1_000 % SLOTS
             if not lasts[index]:
@@ -143,22 +162,21 @@ class TimerWheel:
         damaged = 0
         without_room: list[int] = []
         begin = read_ms // 1_000
-        for index, last in enumerate(lasts):
-            if last:
-                second = begin + (index - begin) % SLOTS
-                try:
-                    self.put(second * 1_000, Slot(firsts[index], last - 1, counts[index]))
-                except OSError as error:
-                    if error.errno not in disk.NO_ROOM:
-                        raise
-                    without_room.append(firsts[index])
-                damaged += last <= sure_end
+        for index, last in filled(lasts):
+            second = begin + (index - begin) % SLOTS
+            try:
+                self.put(second * 1_000, Slot(firsts[index], last - 1, counts[index]))
+            except OSError as error:
+                if error.errno not in disk.NO_ROOM:
+                    raise
+                without_room.append(firsts[index])
+            damaged += last <= sure_end
         if without_room:
             raise WheelFull(f"{self._path} has no room for all slots", min(without_room))
         return max(damaged, wrong)
 
     def _clear_wrong(
-        self, begin: int, log_start: int, firsts: array[int], lasts: array[int], counts: array[int]
+        self, begin: int, log_start: int, firsts: SlotNumbers, lasts: SlotNumbers, counts: SlotNumbers
     ) -> int:
         """Forget what is right in `lasts`; empty the slots of which the log knows nothing, and return their number."""
         wrong = 0
