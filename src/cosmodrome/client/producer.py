@@ -418,13 +418,16 @@ class Producer(Administration):
         )
 
     async def _packed_aside(self, ready: Outgoing, deadline: float) -> Outgoing:
+        body, sys_flag = await self._pack_aside(ready.body, ready.messages[0].topic, deadline)
+        return ready._replace(body=body, sys_flag=ready.sys_flag | sys_flag, is_unpacked=False)
+
+    async def _pack_aside(self, body: bytes, topic: str, deadline: float) -> tuple[bytes, int]:
+        """Do as `_pack` in a thread: a large body would hold up the loop."""
         try:
             async with asyncio.timeout_at(deadline):
-                body, sys_flag = await self._packing.run(self._pack, ready.body)
+                return await self._packing.run(self._pack, body)
         except TimeoutError:
-            topic = ready.messages[0].topic
             raise SendFailed(f"the message for {topic} could not be compressed in time") from None
-        return ready._replace(body=body, sys_flag=ready.sys_flag | sys_flag, is_unpacked=False)
 
     def _pack(self, body: bytes) -> tuple[bytes, int]:
         options = self._options

@@ -11,7 +11,7 @@ from typing import Any
 from cosmodrome.client.async_sends import Callback
 from cosmodrome.client.hooks import RpcHook, SendMode
 from cosmodrome.client.incoming import unpack_body
-from cosmodrome.client.outgoing import body_size, snapshot
+from cosmodrome.client.outgoing import body_size, check_body, snapshot
 from cosmodrome.client.producer import ANSWERS_ROLE, MAX_TRIES, PRODUCER_ROLE, Producer
 from cosmodrome.client.producer_options import ProducerOptions
 from cosmodrome.client.queue_choice import Selector
@@ -179,7 +179,9 @@ class RequestProducer(Producer):
     async def _reply(self, request: ReceivedMessage, body: bytes, deadline: float) -> None:
         asked = request.properties
         topic = f"{asked[Property.CLUSTER]}_REPLY_TOPIC"
-        packed, sys_flag = self._pack(body)
+        check_body(body, self._options.max_message_bytes)
+        is_large = len(body) >= self._aside_from_bytes
+        packed, sys_flag = await self._pack_aside(body, topic, deadline) if is_large else self._pack(body)
         await self._sending.route(topic, deadline)
         # Whoever asked is known to the broker that took the request; others may never have heard of it.
         address = self._instance.master(request.queue.broker_name)

@@ -43,6 +43,8 @@ _UNREACHED = (ConnectionFailed.__name__, CallTimeout.__name__)
 _OURS = re.compile(r"cosmodrome(?:\.\w+)*\.(\w+): ([^\n]+)")
 _STATE = re.compile(r"\s*SQLSTATE: \w+.*")
 _LATE_WORKER = "Python worker failed to connect back."
+_WAITED = re.compile(r"Exception thrown in awaitResult:\s*$", re.MULTILINE)
+_CAUSE = re.compile(r"^Caused by: (?:[\w.$]+: )?(.+)$", re.MULTILINE)
 _MAX_TEXT = 600
 
 
@@ -263,7 +265,8 @@ def explained(error: BaseException, what: str = "") -> CosmodromeError:
         return error
     text = str(error)
     ours = _OURS.findall(text)
-    told = _STATE.sub("", ours[-1][1]) if ours else _first_line(text) or type(error).__name__
+    told = _STATE.sub("", ours[-1][1]) if ours else _cause_behind_wait(text) or _first_line(text)
+    told = told or type(error).__name__
     told = _CALL.sub("", " ".join(told.split()))[:_MAX_TEXT]
     if not ours and (raised := _RAISED.search(text)):
         told = f"a Python function failed: {raised['what']} ({Path(raised['file']).name}, line {raised['line']})"
@@ -272,6 +275,12 @@ def explained(error: BaseException, what: str = "") -> CosmodromeError:
     if _LATE_WORKER in told:
         told += " Spark gives its Python processes ten seconds to begin: is the machine too busy? Run it again."
     return PipelineFailed(f"{what}: {told}" if what else told)
+
+
+def _cause_behind_wait(text: str) -> str:
+    """Return the first cause where Spark itself only says that another of its threads failed; "" elsewhere."""
+    causes = _CAUSE.findall(text) if _WAITED.search(text) else []
+    return str(causes[-1]) if causes else ""
 
 
 def _first_line(text: str) -> str:

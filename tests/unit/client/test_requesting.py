@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
+from concurrent.futures import wait
 
 import pytest
 
-from cosmodrome.client.producer import Producer
+from cosmodrome.client.producer import COMPRESS_ASIDE_FROM_BYTES, PACKING_THREADS, Producer
 from cosmodrome.client.requesting import RequestProducer
 from cosmodrome.codes import RequestCode
 from cosmodrome.config import ClientConfig
-from cosmodrome.errors import CallTimeout, ClientError, InvalidMessage
+from cosmodrome.errors import CallTimeout, ClientError, InvalidMessage, SendFailed
 from cosmodrome.model import Message, MessageQueue, ReceivedMessage
 from cosmodrome.wire import properties as properties_string
 from cosmodrome.wire.command import Command
@@ -189,3 +191,19 @@ def request_from(broker_name: str) -> ReceivedMessage:
     properties = {"CORRELATION_ID": "c-1", "REPLY_TO_CLIENT": "asker", "TTL": "3000", "CLUSTER": "C"}
     queue = MessageQueue("T", broker_name, 0)
     return ReceivedMessage("T", b"x", properties, 0, 0, queue, 0, 0, 1, "127.0.0.1:1", 2, "127.0.0.1:2", 0, "id", 99)
+
+
+async def test_a_huge_answer_is_compressed_beside_the_loop() -> None:
+    may_end = threading.Event()
+    async with fake_cluster("b", C_REPLY_TOPIC=1) as cluster, RequestProducer("g", cluster.namesrv) as producer:
+        cluster.broker.answers[REPLY] = lambda command: command.reply(header=SendReply("id", 0, 0))
+        body = b"x" * COMPRESS_ASIDE_FROM_BYTES
+        await producer.reply(request_from("b"), body)
+        assert len(cluster.broker.asked.of(REPLY)[0].body) < 1_000
+        busy = [producer._packing.submit(may_end.wait, 30) for _ in range(PACKING_THREADS)]
+        async with asyncio.timeout(30):
+            with pytest.raises(SendFailed, match="could not be compressed in time"):
+                await producer.reply(request_from("b"), body, timeout_ms=50)
+        may_end.set()
+        wait(busy, 30)
+        assert cluster.broker.asked.count(REPLY) == 1

@@ -41,6 +41,16 @@ ZeroDivisionError: division by zero
 \tat org.apache.spark.X"""
 
 
+_WAIT_FAILURE = """An error occurred while calling o61.collectToPython.
+: org.apache.spark.SparkException: Exception thrown in awaitResult:\x20
+\tat org.apache.spark.util.SparkThreadUtils$.awaitResult(SparkThreadUtils.scala:53)
+Caused by: java.util.concurrent.ExecutionException: java.io.IOException: mkdir of file:/full failed
+\tat java.base/java.util.concurrent.FutureTask.report(FutureTask.java:122)
+\t... 12 more
+Caused by: java.io.IOException: mkdir of file:/full failed: No space left on device
+\tat org.apache.hadoop.fs.X"""
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -69,6 +79,8 @@ ZeroDivisionError: division by zero
             "An error occurred while calling o7.start.\n: java.io.IOException: mkdir of file:/x failed\n\tat java.X",
             "mkdir of file:/x failed",
         ),
+        (_WAIT_FAILURE, "mkdir of file:/full failed: No space left on device"),
+        ("Exception thrown in awaitResult: ", "Exception thrown in awaitResult:"),
         (_WORKER_FAILURE, "a Python function failed: ZeroDivisionError: division by zero (my_steps.py, line 7)"),
     ],
 )
