@@ -8,7 +8,7 @@ INTEROP_WORKERS ?= 3
 PRODUCERS ?= python,java
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java up test fuzz demo check format interop interop-full bench torture clean
+.PHONY: help setup native java up test fuzz demo check format interop interop-full bench torture clean
 
 help: ## Show the commands.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -22,12 +22,16 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	@scripts/setup "$(PYTHON)" "$(VENV)" dev
 	@touch $@
 
+# Optional: where no C compiler is found, it says so and pure Python does the work.
+native: $(VENV)/.installed
+	@scripts/native $(VENV)
+
 java:
 	@scripts/java
 
-setup: $(VENV)/.installed-dev java ## Create .venv with everything the other commands need, Java for Spark included.
+setup: $(VENV)/.installed-dev native java ## Create .venv with everything the other commands need, Java for Spark included.
 
-up: $(VENV)/.installed ## Start name server, broker and console in the foreground.
+up: $(VENV)/.installed native ## Start name server, broker and console in the foreground.
 	@exec $(BIN)/cosmodrome up $(ARGS)
 
 # Hundreds of processes of tests import the package: none compiles it again, even where bytecode is kept off disks.
@@ -63,7 +67,7 @@ interop-full: setup ## The same in all combinations, with volumes, kills and wai
 bench: setup ## Measure, beside Apache's broker where Maven can fetch it.
 	$(BIN)/python -m benchmarks.run $(ARGS)
 
-torture: $(VENV)/.installed-dev ## Kill stores and brokers, cut the power, fill disks, thousands of times; overload (SEED=7 KILLS=2000 MASTER_KILLS=200 OVERLOAD_SECONDS=60).
+torture: $(VENV)/.installed-dev native ## Kill stores and brokers, cut the power, fill disks, thousands of times; overload (SEED=7 KILLS=2000 MASTER_KILLS=200 OVERLOAD_SECONDS=60).
 	$(if $(findstring java,$(PRODUCERS)),$(BIN)/python -m interop.setup)
 	SEED=$(SEED) SEEDS=$(SEEDS) KILLS=$(KILLS) ROTS=$(ROTS) MASTER_KILLS=$(MASTER_KILLS) PRODUCERS=$(PRODUCERS) $(BIN)/pytest -x -s -o faulthandler_timeout=0 tests/torture $(ARGS)
 

@@ -18,6 +18,7 @@ from cosmodrome.wire.frame import BINARY, JSON, Frame, FrameDecoder, encode_fram
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT16 = st.integers(-(2**15), 2**15 - 1)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+CONTENTS = ("body", "code", "fields", "flag", "language", "opaque", "remark", "serializer", "version")
 FRAMES = st.builds(Frame, st.integers(0, 255), st.binary(max_size=60), st.binary(max_size=200))
 
 
@@ -40,7 +41,7 @@ def commands(draw: st.DrawFn, serializer: int) -> Command:
 
 
 def contents(command: Command) -> tuple[Any, ...]:
-    return tuple(getattr(command, name) for name in Command.__slots__)
+    return tuple(getattr(command, name) for name in CONTENTS)
 
 
 def decoded(stream: bytes) -> Command:

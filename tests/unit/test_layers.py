@@ -26,6 +26,7 @@ ROWS = (
         "disk",
         "lazy",
         "mapped_file",
+        "native",
         "numbers",
         "release",
         "troubles",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -86,16 +87,38 @@ class CosmodromeGroup(click.Group):
             return super().invoke(ctx)
 
 
-@click.group(cls=CosmodromeGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="cosmodrome")
+@click.group(
+    cls=CosmodromeGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    invoke_without_command=True,
+    no_args_is_help=True,
+    subcommand_metavar="COMMAND [ARGS]...",
+)
+@click.option("--version", is_flag=True, help="Show the version and exit; with -v, whether native code is used.")
 @click.option("-v", "--verbose", count=True, help="Log more: -v for what happens, -vv for everything.")
-def main(verbose: int) -> None:
+@click.pass_context
+def main(ctx: click.Context, version: bool, verbose: int) -> None:
     """RocketMQ for Python: name server, broker and clients in one command."""
+    if version:
+        _show_version(with_parts=verbose > 0)
+        ctx.exit()
+    if ctx.invoked_subcommand is None:
+        ctx.fail("Missing command.")
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
     handler = logging.StreamHandler()
     handler.setFormatter(LogFormatter(LOG_FORMAT))
     logging.basicConfig(level=level, handlers=[handler])
     logging.getLogger("asyncio").setLevel(logging.WARNING)
+
+
+def _show_version(*, with_parts: bool) -> None:
+    """Write the version; with its parts also the interpreter's, and whether native code does the work."""
+    click.echo(f"cosmodrome, version {__version__}")
+    if with_parts:
+        from cosmodrome import native  # loads the native part
+
+        click.echo(f"Python {platform.python_version()} ({platform.python_implementation()})")
+        click.echo(native.describe())
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import orjson
 
 from cosmodrome.codes import OUR_VERSION, Language, ResponseCode
 from cosmodrome.errors import ProtocolError
+from cosmodrome.native import wire as _native
 from cosmodrome.numbers import read_int
 from cosmodrome.wire import binary_header, fastjson
 from cosmodrome.wire.frame import BINARY, JSON, MAX_HEADER_BYTES, Frame, frame_head
@@ -36,9 +37,30 @@ _new: Final = object.__new__
 
 
 class Command:
-    """One request or reply. `fields` are always text, whatever the peer sent."""
+    """One request or reply. `fields` are always text, whatever the peer sent.
 
-    __slots__ = ("body", "code", "fields", "flag", "language", "opaque", "remark", "serializer", "version")
+    Native code neither reads nor writes `fields`: a typed header is made from the bytes of the frame (`raw`, from
+    `fields_at` on), and a typed `header` becomes the bytes of a reply. They come into being when they are asked for,
+    and count from then on.
+    """
+
+    __slots__ = (
+        "body",
+        "code",
+        "fields",
+        "fields_at",
+        "flag",
+        "header",
+        "language",
+        "opaque",
+        "raw",
+        "remark",
+        "serializer",
+        "version",
+    )
+    fields: dict[str, str]
+    raw: bytes | None
+    header: Header | None
 
     def __init__(
         self,
@@ -62,6 +84,18 @@ class Command:
         self.language = language
         self.version = version
         self.serializer = serializer
+        self.raw = self.header = None
+
+    def __getattr__(self, name: str) -> dict[str, str]:
+        """Read the fields of a command that has none yet; no other slot is ever empty."""
+        if name != "fields":
+            raise AttributeError(name)
+        if self.raw is not None:
+            self.fields = Command._decode(self.serializer, self.raw, self.body).fields
+        else:
+            self.fields = self.header.fields() if self.header is not None else {}
+        self.raw = self.header = None
+        return self.fields
 
     def __repr__(self) -> str:
         kind = "reply" if self.is_response else "oneway" if self.is_oneway else "request"
@@ -102,17 +136,27 @@ class Command:
         remark: str | None = None,
         fields: dict[str, str] | None = None,
     ) -> Command:
-        texts = header.fields() if header is not None else {}
-        if fields:
-            texts.update(fields)
         reply = _new(Command)
+        reply.raw = reply.header = None
+        if _native is not None and header is not None and not fields:
+            reply.header = header
+        else:
+            texts = header.fields() if header is not None else {}
+            if fields:
+                texts.update(fields)
+            reply.fields = texts
         reply.code, reply.opaque, reply.flag, reply.version = code, self.opaque, RESPONSE_BIT, _OUR_VERSION
-        reply.fields, reply.body, reply.serializer = texts, body, self.serializer
+        reply.body, reply.serializer = body, self.serializer
         reply.language, reply.remark = _OUR_LANGUAGE, remark
         return reply
 
     def head(self) -> bytes:
         """The encoded command without its body, so that a large body need not be copied behind it."""
+        header = self.header
+        if header is not None and _native is not None:
+            head: bytes | None = _native.head(self, header.codec(), len(self.body))
+            if head is not None:
+                return head
         encoded = _encode_json(self) if self.serializer == JSON else _encode_binary(self)
         if len(encoded) > MAX_HEADER_BYTES:
             raise ProtocolError(f"a header of {len(encoded)} bytes does not fit a frame")
@@ -124,11 +168,24 @@ class Command:
     @classmethod
     def decode(cls, frame: Frame) -> Command:
         """The command in a frame, or ProtocolError."""
-        if frame.serializer == JSON:
-            return _decode_json(frame.header, frame.body)
-        if frame.serializer == BINARY:
-            return _decode_binary(frame.header, frame.body)
-        raise ProtocolError(f"unknown header type {frame.serializer}; JSON is 0, ROCKETMQ is 1")
+        serializer, header, body = frame
+        if _native is not None:
+            command: Command | None = _native.decode(serializer, header, body)
+            if command is not None:
+                return command
+        return cls._decode(serializer, header, body)
+
+    @staticmethod
+    def _decode(serializer: int, header: bytes, body: bytes | memoryview) -> Command:
+        if serializer == JSON:
+            return _decode_json(header, body)
+        if serializer == BINARY:
+            return _decode_binary(header, body)
+        raise ProtocolError(f"unknown header type {serializer}; JSON is 0, ROCKETMQ is 1")
+
+
+if _native is not None:
+    _native.know(Command, _LANGUAGES)
 
 
 def _encode_json(command: Command) -> bytes:
@@ -146,7 +203,7 @@ def _encode_json(command: Command) -> bytes:
     return orjson.dumps(header)
 
 
-def _decode_json(header: bytes, body: bytes) -> Command:
+def _decode_json(header: bytes, body: bytes | memoryview) -> Command:
     try:
         values = orjson.loads(header)
     except orjson.JSONDecodeError:
@@ -171,6 +228,7 @@ def _decode_json(header: bytes, body: bytes) -> Command:
     command = _new(Command)
     command.code, command.opaque, command.flag, command.version = code, opaque, flag, version
     command.fields, command.body, command.serializer = fields, body, JSON
+    command.raw = command.header = None
     command.language = _language(get("language"))
     remark = get("remark")
     command.remark = remark if remark is None or type(remark) is str else _json_text(remark)
@@ -237,10 +295,11 @@ def _encode_binary(command: Command) -> bytes:
     )
 
 
-def _decode_binary(header: bytes, body: bytes) -> Command:
+def _decode_binary(header: bytes, body: bytes | memoryview) -> Command:
     code, language, version, opaque, flag, remark, fields = binary_header.decode(header)
     command = _new(Command)
     command.code, command.opaque, command.flag, command.version = code, opaque, flag, version
     command.fields, command.body, command.serializer = fields, body, BINARY
+    command.raw = command.header = None
     command.language, command.remark = language, remark
     return command

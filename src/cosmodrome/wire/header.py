@@ -31,6 +31,7 @@ from typing import (
 )
 
 from cosmodrome.errors import InvalidParameter, MissingField
+from cosmodrome.native import wire as _native
 from cosmodrome.numbers import MIN_LONG, read_int
 
 if TYPE_CHECKING:
@@ -47,12 +48,24 @@ class Header:
     __slots__ = ()
     _decode: ClassVar[Decode]
     _encode: ClassVar[Encode]
+    _codec: ClassVar[Any] = None
 
     @classmethod
     def decode(cls, command: Command) -> Self:
         """This header out of a command's fields; MissingField or InvalidParameter when they don't make one."""
-        decoded: Self = cls._decode(command.fields)
-        return decoded
+        if command.raw is not None:  # native code has not looked at its fields yet
+            codec = cls._codec or cls.codec()
+            decoded: Self | None = codec.read(command)
+            if decoded is not None:
+                return decoded
+        return cls._decode(command.fields)  # type: ignore[no-any-return]
+
+    @classmethod
+    def codec(cls) -> Any:
+        """Return the native twin of `decode` and `fields`, made at its first use."""
+        if cls._codec is None:
+            cls._codec = compile_codec(cls, _wire_names(cls))
+        return cls._codec
 
     def fields(self) -> dict[str, str]:
         """The wire form, all values text."""
@@ -88,6 +101,7 @@ def header(cls: type[T]) -> type[T]:
         return made._encode(self)
 
     made._decode, made._encode = decode, encode  # each replaces itself when it is called
+    made._codec = None  # not that of a class it extends
     return made
 
 
@@ -136,6 +150,24 @@ def decode(fields):
 """
     decode: Decode = _compiled(source, "decode", cls=cls, new=object.__new__, **defaults)
     return decode
+
+
+def compile_codec(cls: type[Header], names: Mapping[str, str]) -> Any:
+    """Return a native codec of the header under these names; there must be native code."""
+    assert _native is not None, "the native part is not used"
+    hints = get_type_hints(cls)
+    fields = [
+        (
+            f.name,
+            names[f.name],
+            _plain(hints[f.name]),
+            f.default is dataclasses.MISSING,
+            _is_optional(hints[f.name]),
+            None if f.default is dataclasses.MISSING else f.default,
+        )
+        for f in dataclasses.fields(cls)  # type: ignore[arg-type]
+    ]
+    return _native.HeaderCodec(cls, fields)
 
 
 def compile_encode(cls: type[Header], names: Mapping[str, str]) -> Encode:

@@ -7,11 +7,11 @@ ignores them.
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, ClassVar, Self
 
 from cosmodrome.codes import RequestCode
 from cosmodrome.wire.command import Command
-from cosmodrome.wire.header import Header, compile_decode, compile_encode, header, short_names, wire
+from cosmodrome.wire.header import Header, compile_codec, compile_decode, compile_encode, header, short_names, wire
 
 # --- sending
 
@@ -38,11 +38,22 @@ class SendMessage(Header):
     max_reconsume_times: int | None = wire("maxReconsumeTimes", default=None, short="l")
     batch: bool = wire("batch", default=False, short="m")
     broker_name: str | None = wire("bname", default=None, short="n")
+    _lettered_codec: ClassVar[Any] = None
 
     @classmethod
     def decode(cls, command: Command) -> Self:
-        decoded: Self = (_decode_lettered if command.code in _LETTERED_CODES else cls._decode)(command.fields)
-        return decoded
+        is_lettered = command.code in _LETTERED_CODES
+        if command.raw is not None:  # native code has not looked at its fields yet
+            codec = (cls._lettered_codec or cls._make_lettered_codec()) if is_lettered else cls._codec or cls.codec()
+            decoded: Self | None = codec.read(command)
+            if decoded is not None:
+                return decoded
+        return (_decode_lettered if is_lettered else cls._decode)(command.fields)  # type: ignore[no-any-return]
+
+    @classmethod
+    def _make_lettered_codec(cls) -> Any:
+        cls._lettered_codec = compile_codec(cls, short_names(cls))
+        return cls._lettered_codec
 
     def lettered_fields(self) -> dict[str, str]:
         """The wire form for the codes in which every name is one letter."""

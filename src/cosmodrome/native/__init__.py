@@ -1,0 +1,41 @@
+"""The optional native part: compiled code for the bytes of a message, with a twin in pure Python of the same results.
+
+`scripts/native` builds the modules `_*.pyx` in this folder where a C compiler is found. A module is `None` here, and
+its twin does the work, when it is not built, was built from another source, or `COSMODROME_PURE=1` turns it off.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+PURE_VARIABLE = "COSMODROME_PURE"
+
+
+def _load(name: str) -> tuple[ModuleType | None, str]:
+    """Return a compiled module, or None, and why that one."""
+    if os.environ.get(PURE_VARIABLE, "") not in ("", "0"):
+        return None, f"{PURE_VARIABLE} is set"
+    try:
+        module = import_module(f"cosmodrome.native.{name}")
+    except ImportError as error:
+        is_built = any(Path(__file__).parent.glob(f"{name}.*.so"))
+        return None, f"it cannot be loaded: {error}; run scripts/native" if is_built else "it is not built"
+    try:
+        source = Path(__file__).with_name(f"{name}.pyx").read_bytes()
+    except OSError:  # an installed package may come without it
+        return module, "compiled"
+    if zlib.crc32(source) != module.SOURCE:
+        return None, "it was built from another source; run scripts/native"
+    return module, "compiled"
+
+
+wire, reason = _load("_wire")
+
+
+def describe() -> str:
+    """Return which of the two does the work, and why."""
+    return f"native code: {reason}" if wire is not None else f"pure Python: the native part is not used ({reason})"
