@@ -12,6 +12,7 @@ from cosmodrome.broker.processors import (
     cleaning,
     consumers,
     end_transaction,
+    group_queries,
     heartbeat,
     offsets,
     pop,
@@ -134,6 +135,7 @@ _ALL: dict[int, Processor] = {
     RequestCode.END_TRANSACTION: end_transaction.end_transaction,
     RequestCode.RESUME_CHECK_HALF_MESSAGE: end_transaction.resume_check,
     RequestCode.UPDATE_AND_CREATE_TOPIC: topics.create_topic,
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: topics.create_topics,
     RequestCode.DELETE_TOPIC_IN_BROKER: topics.delete_topic,
     RequestCode.GET_ALL_TOPIC_CONFIG: topics.get_all_topics,
     RequestCode.GET_TOPIC_CONFIG: topics.get_topic,
@@ -141,13 +143,21 @@ _ALL: dict[int, Processor] = {
     RequestCode.GET_TOPIC_STATS_INFO: topics.get_topic_stats,
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: topics.query_topic_groups,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: topics.put_group,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: topics.put_groups,
     RequestCode.DELETE_SUBSCRIPTIONGROUP: topics.delete_group,
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: topics.get_all_groups,
     RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: topics.get_group,
     RequestCode.GET_CONSUME_STATS: topics.get_consume_stats,
     RequestCode.GET_BROKER_CONSUME_STATS: topics.get_all_consume_stats,
+    RequestCode.QUERY_CONSUME_TIME_SPAN: group_queries.query_time_span,
+    RequestCode.QUERY_CORRECTION_OFFSET: group_queries.query_correction_offset,
+    RequestCode.QUERY_TOPICS_BY_CONSUMER: group_queries.query_topics,
+    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: group_queries.query_subscription,
+    RequestCode.CLONE_GROUP_OFFSET: group_queries.clone_offsets,
+    RequestCode.QUERY_CONSUME_QUEUE: group_queries.query_consume_queue,
     RequestCode.VIEW_BROKER_STATS_DATA: runtime.view_stats,
     RequestCode.GET_BROKER_RUNTIME_INFO: runtime.get_runtime_info,
+    RequestCode.UPDATE_BROKER_CONFIG: runtime.update_config,
     RequestCode.GET_BROKER_CONFIG: runtime.get_config,
     RequestCode.DELETE_EXPIRED_COMMITLOG: cleaning.delete_expired_commit_log,
     RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: cleaning.clean_expired_queues,
@@ -162,7 +172,22 @@ PRE_ONLINE_PROCESSORS = {code: PROCESSORS[code] if code in BEFORE_SERVICE else r
 
 
 # What of Apache's is refused on purpose, and what to do instead.
+_NO_COLD_DATA = "no group is slowed down for reading old messages here, so that there is no such limit to set or show"
+_NO_ROCKSDB = "tables and queues are kept in files here, not in RocksDB"
 _NOT_HERE: dict[int, str] = {
+    RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG: _NO_COLD_DATA,
+    RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: _NO_COLD_DATA,
+    RequestCode.GET_COLD_DATA_FLOW_CTR_INFO: _NO_COLD_DATA,
+    RequestCode.SET_COMMITLOG_READ_MODE: "the kernel's read-ahead is left as it is; no mode of it can be set",
+    RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: _NO_ROCKSDB,
+    RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON: f"{_NO_ROCKSDB}; `mqadmin exportMetadata` exports them",
+    RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: (
+        "a group is not forbidden single topics here; refuse them by ACL, or set consumeEnable=false (updateSubGroup)"
+    ),
+    RequestCode.RESET_MASTER_FLUSH_OFFSET: (
+        "a slave finds out by its master's terms where their logs part, so that there is no offset to reset"
+    ),
+    RequestCode.POP_ROLLBACK: "pops are recorded in one way here, so that there is nothing to export or roll back",
     RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: (
         "static topics, whose queues move between brokers, are not kept; create a plain topic (mqadmin updateTopic)"
     ),

@@ -57,6 +57,10 @@ class Groups(SavedTable):
             if name not in self._groups:
                 self.put(GroupConfig(name))
 
+    def use_config(self, config: BrokerConfig) -> None:
+        """Obey a config that was changed."""
+        self._auto_create = config.auto_create_subscription_group
+
     def __iter__(self) -> Iterator[GroupConfig]:
         return iter(self._groups.values())
 

@@ -63,6 +63,15 @@ BENCHMARK_QUEUES = 1_024
 CLUSTER_TOPIC_QUEUES = 16
 
 
+def check_config(config: TopicConfig) -> None:
+    """Refuse a topic with an illegal name, number of queues or permission."""
+    check_topic(config.name)
+    if not (0 <= config.read_queues <= MAX_QUEUES and 0 <= config.write_queues <= MAX_QUEUES):
+        raise InvalidParameter(f"topic {config.name}: queue counts must be 0 to {MAX_QUEUES}")
+    if not 0 <= config.perm <= (Perm.READ | Perm.WRITE | Perm.INHERIT):
+        raise InvalidParameter(f"topic {config.name}: perm {config.perm} is not one of 0 to 7")
+
+
 class Topics(SavedTable):
     """Topic name → config. `on_change` is called after every change, so that name servers hear of it."""
 
@@ -163,6 +172,13 @@ class Topics(SavedTable):
             return self.put(TopicConfig(name, 1, 1, sys_flag=flag))
         raise TopicNotFound(name)
 
+    def use_config(self, config: BrokerConfig) -> None:
+        """Obey a config that was changed; the template of new topics is made if they are now made automatically."""
+        self._config = config
+        if config.auto_create_topic_enable and AUTO_CREATE_TOPIC not in self._topics:
+            queues = config.default_topic_queue_nums
+            self.put(TopicConfig(AUTO_CREATE_TOPIC, queues, queues, READ_WRITE | Perm.INHERIT))
+
     def _may_inherit(self, template_name: str) -> bool:
         return self._config.auto_create_topic_enable or template_name != AUTO_CREATE_TOPIC
 
@@ -184,11 +200,7 @@ class Topics(SavedTable):
 
     def put(self, config: TopicConfig) -> TopicConfig:
         """Create or replace a topic; putting what is there already changes nothing."""
-        check_topic(config.name)
-        if not (0 <= config.read_queues <= MAX_QUEUES and 0 <= config.write_queues <= MAX_QUEUES):
-            raise InvalidParameter(f"topic {config.name}: queue counts must be 0 to {MAX_QUEUES}")
-        if not 0 <= config.perm <= (Perm.READ | Perm.WRITE | Perm.INHERIT):
-            raise InvalidParameter(f"topic {config.name}: perm {config.perm} is not one of 0 to 7")
+        check_config(config)
         if (before := self._topics.get(config.name)) != config:
             log.info("topic %s", config)
             self._encoded_bytes += _encoded_bytes(config) - (_encoded_bytes(before) if before is not None else 0)

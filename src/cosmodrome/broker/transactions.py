@@ -147,8 +147,7 @@ class Transactions:
         self._clients = clients
         self._clock = clock
         self._trouble = Trouble(log, "transactions cannot be checked now", clock)
-        self._config = config
-        self._rules = Rules(config.transaction_time_out, config.transaction_check_max, reserved_hours * _HOUR_MS)
+        self.use_config(config, reserved_hours)
         self._put = put
         self._redirect = redirect
         self._durable = durable or (lambda end, wait: store.durable(end, wait=wait))
@@ -159,6 +158,11 @@ class Transactions:
         self._open = self._recovered()
 
     # --- what is open after a start
+
+    def use_config(self, config: BrokerConfig, reserved_hours: int) -> None:
+        """Obey a config that was changed, from the next round of checks on."""
+        self._config = config
+        self._rules = Rules(config.transaction_time_out, config.transaction_check_max, reserved_hours * _HOUR_MS)
 
     def _recovered(self) -> OpenHalves:
         start, op_start = self._done(HALF_TOPIC), self._done(OP_HALF_TOPIC)

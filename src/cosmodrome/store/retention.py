@@ -43,14 +43,18 @@ class Retention:
     """
 
     def __init__(self, config: StoreConfig) -> None:
-        self._hours = config.delete_hours
-        self._reserved_ms = config.file_reserved_time * HOUR_MS
+        self.use_config(config)
         self._batch = config.delete_file_batch_max
         self._forcibly_enabled = config.clean_file_forcibly_enable
         self._filling = _ratio(config.disk_max_used_space_ratio, _USED_BOUNDS)
         self._nearly_full = _ratio(config.disk_space_clean_forcibly_ratio, _FORCIBLY_BOUNDS)
         self._full = _ratio(config.disk_space_warning_level_ratio, _WARNING_BOUNDS)
         self._manual_rounds = 0
+
+    def use_config(self, config: StoreConfig) -> None:
+        """Obey the hours and the age of a config that was changed."""
+        self._hours = config.delete_hours
+        self._reserved_ms = config.file_reserved_time * HOUR_MS
 
     def delete_soon(self) -> None:
         """Delete expired files now, whatever the hour."""

@@ -454,6 +454,52 @@ class BrokerConsumeStats(Header):
     is_order: bool = False
 
 
+@header
+class QueryTimeSpan(Header):
+    """QUERY_CONSUME_TIME_SPAN: of a group on a topic."""
+
+    topic: str
+    group: str
+
+
+@header
+class QuerySubscription(Header):
+    """QUERY_SUBSCRIPTION_BY_CONSUMER: of a group to a topic."""
+
+    group: str
+    topic: str | None = None
+
+
+@header
+class QueryCorrectionOffset(Header):
+    """QUERY_CORRECTION_OFFSET; `filter_groups` are left out, separated by commas."""
+
+    topic: str
+    compare_group: str
+    filter_groups: str | None = None
+
+
+@header
+class CloneGroupOffset(Header):
+    """CLONE_GROUP_OFFSET; without a topic, of all that the source has consumed."""
+
+    src_group: str
+    dest_group: str
+    topic: str | None = None
+    offline: bool = False
+
+
+@header
+class QueryConsumeQueue(Header):
+    """QUERY_CONSUME_QUEUE: `count` entries from `index` on, and if the group's subscription wants them."""
+
+    topic: str
+    queue_id: int
+    index: int
+    count: int
+    consumer_group: str | None = None
+
+
 # --- what brokers ask of consumers
 
 

@@ -7,11 +7,12 @@ import dataclasses
 import shutil
 from typing import TYPE_CHECKING
 
+from cosmodrome.broker.hot_config import change_config
 from cosmodrome.broker.statistics import Rate
 from cosmodrome.broker.topics import TIMER_TOPIC
 from cosmodrome.codes import OUR_VERSION
-from cosmodrome.config import KIB, StoreConfig, properties_text
-from cosmodrome.errors import RequestError
+from cosmodrome.config import KIB, StoreConfig, parse_properties, properties_text
+from cosmodrome.errors import InvalidParameter, RequestError
 from cosmodrome.net.connection import Connection
 from cosmodrome.numbers import MAX_INT, parse_int
 from cosmodrome.store import Recovered
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _FALL_TIME = "GROUP_GET_FALL_TIME"
 _NO_LIMIT = 2**31 - 1  # as Apache tells it: requests wait in no queue before a thread, only sends for the disk
+MAX_CONFIG_BYTES = 64 * KIB  # of a change
 _UNITS = "KMGTPE"
 _BEHIND = ("GROUP_GET_FALL_SIZE", _FALL_TIME)
 
@@ -60,6 +62,18 @@ async def get_config(broker: Broker, _connection: Connection, command: Command) 
     text = properties_text(broker.config, _with_paths(broker), broker.replication)
     version = encode_data_version(broker.topics.data_version).decode()
     return command.reply(header=BrokerConfigReply(version), body=text.encode())
+
+
+async def update_config(broker: Broker, _connection: Connection, command: Command) -> Command:
+    """Handle UPDATE_BROKER_CONFIG: obey other values until the next start; all keys are changed, or none."""
+    if len(command.body) > MAX_CONFIG_BYTES:
+        raise InvalidParameter(f"a change of the config has at most {MAX_CONFIG_BYTES} bytes")
+    try:
+        text = bytes(command.body).decode()
+    except UnicodeDecodeError as error:
+        raise InvalidParameter("the config is not UTF-8 text") from error
+    change_config(broker, parse_properties(text))
+    return command.reply()
 
 
 def _with_paths(broker: Broker) -> StoreConfig:

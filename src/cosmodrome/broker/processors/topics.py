@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -9,8 +10,9 @@ from typing import TYPE_CHECKING
 from cosmodrome.broker.bodies import check_readable, read_body, reply_with
 from cosmodrome.broker.groups import check_open
 from cosmodrome.broker.topic_attributes import changed
+from cosmodrome.broker.topics import check_config
 from cosmodrome.errors import GroupNotFound, InvalidParameter, LimitReached
-from cosmodrome.model import MessageQueue, TopicConfig
+from cosmodrome.model import MessageQueue, TopicConfig, check_group
 from cosmodrome.net.connection import Connection
 from cosmodrome.net.lane import steps_of
 from cosmodrome.wire.bodies import (
@@ -18,9 +20,11 @@ from cosmodrome.wire.bodies import (
     ConsumeStats,
     ConsumeStatsList,
     GroupConfigBody,
+    GroupConfigList,
     GroupConfigWrapper,
     GroupList,
     TopicConfigBody,
+    TopicConfigList,
     TopicConfigWrapper,
     TopicList,
     TopicOffset,
@@ -46,9 +50,6 @@ QUEUES_STEP = 100  # queues looked at in one step; each may have to be read from
 async def create_topic(broker: Broker, _connection: Connection, command: Command) -> Command:
     """UPDATE_AND_CREATE_TOPIC: answered when the topic is on disk and the name servers were told."""
     request = CreateTopic.decode(command)
-    if broker.topics.is_system(request.topic):
-        raise InvalidParameter(f"The topic[{request.topic}] is conflict with system topic.")
-    broker.topics.check_room(request.topic)
     known = broker.topics.find_topic(request.topic)
     topic = TopicConfig(
         request.topic,
@@ -60,8 +61,38 @@ async def create_topic(broker: Broker, _connection: Connection, command: Command
         request.order,
         changed(request.topic, known.attributes if known else None, request.attributes),
     )
-    check_readable(TopicConfigWrapper(broker.topics.data_version, {topic.name: topic}))
+    _check_topic(broker, topic)
     broker.topics.put(topic)
+    await broker.topics.saved()
+    await broker.registration.announce()
+    return command.reply()
+
+
+def _check_topic(broker: Broker, topic: TopicConfig) -> None:
+    if broker.topics.is_system(topic.name):
+        raise InvalidParameter(f"The topic[{topic.name}] is conflict with system topic.")
+    check_config(topic)
+    broker.topics.check_room(topic.name)
+    check_readable(TopicConfigWrapper(broker.topics.data_version, {topic.name: topic}))
+
+
+async def create_topics(broker: Broker, _connection: Connection, command: Command) -> Command:
+    """Handle UPDATE_AND_CREATE_TOPIC_LIST: make or change topics.
+
+    If one of them is illegal, nothing is changed. When there are too many, those before that one are made.
+    """
+    topics: list[TopicConfig] = []
+    for given in (await read_body(broker, TopicConfigList, command)).topics:
+        known = broker.topics.find_topic(given.name)
+        wanted = ",".join(f"+{name.removeprefix('+')}={value}" for name, value in given.attributes.items())
+        attributes = changed(given.name, known.attributes if known else None, wanted or None)
+        topics.append(dataclasses.replace(given, attributes=attributes))
+    for topic in topics:
+        _check_topic(broker, topic)
+        await broker.lane.turn()
+    for topic in topics:
+        broker.topics.check_room(topic.name)
+        broker.topics.put(topic)
     await broker.topics.saved()
     await broker.registration.announce()
     return command.reply()
@@ -147,6 +178,22 @@ async def put_group(broker: Broker, _connection: Connection, command: Command) -
     broker.groups.check_room(group.name)
     check_readable(GroupConfigWrapper(broker.groups.data_version, {group.name: group}))
     broker.groups.put(group)
+    await broker.groups.saved()
+    return command.reply()
+
+
+async def put_groups(broker: Broker, _connection: Connection, command: Command) -> Command:
+    """Handle UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: make or change groups.
+
+    If one of them is illegal, nothing is changed. When there are too many, those before that one are made.
+    """
+    groups = (await read_body(broker, GroupConfigList, command)).groups
+    for group in groups:
+        check_group(group.name)
+        check_readable(GroupConfigWrapper(broker.groups.data_version, {group.name: group}))
+    for group in groups:
+        broker.groups.check_room(group.name)
+        broker.groups.put(group)
     await broker.groups.saved()
     return command.reply()
 

@@ -22,9 +22,12 @@ if TYPE_CHECKING:
         ConsumerOffsetsBody,
         DelayOffsetsBody,
         GroupConfigBody,
+        GroupConfigList,
         GroupConfigWrapper,
+        SubscriptionBody,
         TimerMetricsBody,
         TopicConfigBody,
+        TopicConfigList,
         TopicConfigWrapper,
         data_version_from_json,
         data_version_to_json,
@@ -57,8 +60,13 @@ if TYPE_CHECKING:
         ConsumerStatus,
         ConsumeStats,
         ConsumeStatsList,
+        CorrectionOffsets,
         LockBatch,
+        QueueEntries,
+        QueueEntry,
         ResetOffsets,
+        TimeSpan,
+        TimeSpans,
         TopicOffset,
         TopicStats,
         decode_locked,
@@ -88,7 +96,8 @@ else:
                 "TimerMetricsBody TopicConfigBody TopicConfigWrapper data_version_from_json "
                 "data_version_to_json decode_data_version encode_data_version group_config_from_json "
                 "group_config_to_json subscription_from_json subscription_to_json "
-                "topic_config_from_json topic_config_to_json"
+                "topic_config_from_json topic_config_to_json "
+                "TopicConfigList GroupConfigList SubscriptionBody"
             ),
             "cosmodrome.wire.bodies.heartbeat": "CheckClientConfig ConsumerData HeartbeatData",
             "cosmodrome.wire.bodies.lists": "ConsumerIds GroupList KVTable TopicList",
@@ -98,7 +107,8 @@ else:
             ),
             "cosmodrome.wire.bodies.queues": (
                 "ConsumeOffset ConsumerStatus ConsumeStats ConsumeStatsList LockBatch ResetOffsets TopicOffset "
-                "TopicStats decode_locked encode_locked"
+                "TopicStats decode_locked encode_locked "
+                "TimeSpan TimeSpans QueueEntry QueueEntries CorrectionOffsets"
             ),
             "cosmodrome.wire.bodies.registration": "RegisterBrokerBody",
             "cosmodrome.wire.bodies.replication": "EpochEntry EpochsBody HaStatusBody MasterOfSlave SlaveOfMaster",
@@ -131,10 +141,12 @@ __all__ = [
     "ConsumerOffsetsBody",
     "ConsumerRunningInfo",
     "ConsumerStatus",
+    "CorrectionOffsets",
     "DelayOffsetsBody",
     "EpochEntry",
     "EpochsBody",
     "GroupConfigBody",
+    "GroupConfigList",
     "GroupConfigWrapper",
     "GroupList",
     "HaStatusBody",
@@ -149,6 +161,8 @@ __all__ = [
     "ProducerConnection",
     "ProducerInfo",
     "QueryAssignment",
+    "QueueEntries",
+    "QueueEntry",
     "QueueProgress",
     "RegisterBrokerBody",
     "RequestModeBody",
@@ -156,8 +170,12 @@ __all__ = [
     "ResetOffsets",
     "SlaveOfMaster",
     "StatsItem",
+    "SubscriptionBody",
+    "TimeSpan",
+    "TimeSpans",
     "TimerMetricsBody",
     "TopicConfigBody",
+    "TopicConfigList",
     "TopicConfigWrapper",
     "TopicList",
     "TopicOffset",

@@ -167,6 +167,55 @@ class GroupConfigBody(Body):
 
 
 @dataclass(frozen=True, slots=True)
+class TopicConfigList(Body):
+    """Topics to make: UPDATE_AND_CREATE_TOPIC_LIST."""
+
+    topics: tuple[TopicConfig, ...] = ()
+
+    def to_json(self) -> Json:
+        return {"topicConfigList": [topic_config_to_json(topic) for topic in self.topics]}
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> Self:
+        return cls(tuple(topic_config_from(one) for one in fields.objects("topicConfigList")))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupConfigList(Body):
+    """Groups to make: UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST."""
+
+    groups: tuple[GroupConfig, ...] = ()
+
+    def to_json(self) -> Json:
+        return {"groupConfigList": [group_config_to_json(group) for group in self.groups]}
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> Self:
+        return cls(tuple(group_config_from(one) for one in fields.objects("groupConfigList")))
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionBody(Body):
+    """What a group wants of a topic: QUERY_SUBSCRIPTION_BY_CONSUMER. None while it wants nothing of it."""
+
+    group: str
+    topic: str
+    subscription: Subscription | None = None
+
+    def to_json(self) -> Json:
+        json: Json = {"group": self.group, "topic": self.topic}
+        return (
+            json if self.subscription is None else json | {"subscriptionData": subscription_to_json(self.subscription)}
+        )
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> Self:
+        found = fields.get("subscriptionData")
+        subscription = None if found is None else subscription_from(fields.object("subscriptionData"))
+        return cls(fields.text("group"), fields.text("topic"), subscription)
+
+
+@dataclass(frozen=True, slots=True)
 class TopicConfigWrapper(Body):
     """All topics of a broker: GET_ALL_TOPIC_CONFIG and topics.json."""
 

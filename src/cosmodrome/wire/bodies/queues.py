@@ -202,3 +202,119 @@ class ConsumeStatsList(Body):
                 name = as_text(group)
                 groups[name] = tuple(ConsumeStats.from_fields(each) for each in one.objects(name))
         return cls(fields.text("brokerAddr"), groups)
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSpan:
+    """When the first, the last and the last consumed message of a queue were stored; by how much the group is late."""
+
+    queue: MessageQueue
+    min_ms: int = 0
+    max_ms: int = 0
+    consumed_ms: int = 0
+    delay_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSpans(Body):
+    """How late a group is on each queue of a topic: QUERY_CONSUME_TIME_SPAN."""
+
+    spans: tuple[TimeSpan, ...] = ()
+
+    def to_json(self) -> Json:
+        return {
+            "consumeTimeSpanSet": [
+                {
+                    "consumeTimeStamp": span.consumed_ms,
+                    "delayTime": span.delay_ms,
+                    "maxTimeStamp": span.max_ms,
+                    "messageQueue": span.queue,
+                    "minTimeStamp": span.min_ms,
+                }
+                for span in self.spans
+            ]
+        }
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> Self:
+        return cls(
+            tuple(
+                TimeSpan(
+                    queue_from(one.object("messageQueue")),
+                    one.int64("minTimeStamp"),
+                    one.int64("maxTimeStamp"),
+                    one.int64("consumeTimeStamp"),
+                    one.int64("delayTime"),
+                )
+                for one in fields.objects("consumeTimeSpanSet")
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class QueueEntry:
+    """An entry of a consume queue; `is_wanted` is of the group that was named."""
+
+    physical_offset: int
+    size: int
+    tags_code: int
+    is_wanted: bool = True
+    message: str = ""  # why its message cannot be shown
+
+    def to_json(self) -> Json:
+        json: Json = {"msg": self.message} if self.message else {}
+        return json | {
+            "eval": self.is_wanted,
+            "physicOffset": self.physical_offset,
+            "physicSize": self.size,
+            "tagsCode": self.tags_code,
+        }
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> Self:
+        return cls(
+            fields.int64("physicOffset"),
+            fields.int32("physicSize"),
+            fields.int64("tagsCode"),
+            fields.flag("eval", True),
+            fields.text("msg"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class QueueEntries(Body):
+    """Entries of a consume queue and where it begins and ends: QUERY_CONSUME_QUEUE."""
+
+    min_offset: int
+    max_offset: int
+    entries: tuple[QueueEntry, ...] = ()
+    subscription: str = ""  # of the group that was named, in words
+
+    def to_json(self) -> Json:
+        json: Json = {"filterData": self.subscription} if self.subscription else {}
+        return json | {
+            "maxQueueIndex": self.max_offset,
+            "minQueueIndex": self.min_offset,
+            "queueData": [entry.to_json() for entry in self.entries],
+        }
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> Self:
+        entries = tuple(QueueEntry.from_fields(one) for one in fields.objects("queueData"))
+        low, high = fields.int64("minQueueIndex"), fields.int64("maxQueueIndex")
+        return cls(low, high, entries, fields.text("filterData"))
+
+
+@dataclass(frozen=True, slots=True)
+class CorrectionOffsets(Body):
+    """The smallest offset of any group, by queue id: QUERY_CORRECTION_OFFSET."""
+
+    offsets: Mapping[int, int] = field(default_factory=dict)
+
+    def to_json(self) -> Json:
+        return {"correctionOffsets": dict(self.offsets)}
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> Self:
+        pairs = fields.int_keys("correctionOffsets")
+        return cls({queue_id: as_int(offset, 0, 64, "an offset") for queue_id, offset in pairs})
