@@ -87,6 +87,12 @@ class ServiceNotAvailable(RequestError):
     code = ResponseCode.SERVICE_NOT_AVAILABLE
 
 
+class NotCommitted(ServiceNotAvailable):
+    """A message that this member of a Raft group has written, and nobody knows yet whether the group keeps it."""
+
+    code = ResponseCode.SYSTEM_ERROR
+
+
 class SlaveNotAvailable(RequestError):
     """A request for a master that a slave got, or a slave that is missing."""
 

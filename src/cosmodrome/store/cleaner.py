@@ -144,8 +144,11 @@ class Cleaner:
             verdict = self.retention.decide(await self._candidates(), used, self._clock.now_ms())
             free = self._not_needed(verdict.delete)
             for file in free:
+                taken = self._log.take_first()
+                if taken is None:
+                    return
                 log.info("deleting file %d of the log: %s", file.start, verdict.reason)
-                self._forgotten.append(self._log.take_first())
+                self._forgotten.append(taken)
                 self._queues.log_moved()
                 if not await self._delete_forgotten(self._config.delete_commit_log_files_interval):
                     return

@@ -82,6 +82,11 @@ class CommitLog:
         self.last_timestamp = timestamp
         return offset
 
+    def write_batch(self, data: bytes, bounds: list[int], timestamp: int) -> list[int]:
+        """Put several records behind the last; return where each begins and the last ends, as `bounds` says already."""
+        self.write(data, timestamp, bounds[-2] - bounds[0])
+        return bounds
+
     def roll(self, size: int) -> None:
         """Begin the next file, for something of `size` bytes that the last has no room for.
 
@@ -168,8 +173,8 @@ class CommitLog:
                 self._next.delete()
                 self._next = None
 
-    def take_first(self) -> MappedFile:
-        """Forget the oldest file, which is not the only one; whoever takes it deletes it."""
+    def take_first(self) -> MappedFile | None:
+        """Forget the oldest file, which is not the only one; the caller deletes it. None if it has to stay."""
         assert len(self.files) > 1, "the last file is never deleted"
         return self.files.pop(0)
 

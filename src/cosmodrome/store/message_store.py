@@ -41,6 +41,8 @@ from cosmodrome.store.paths import StorePaths, aside_folder
 from cosmodrome.store.preallocation import Preallocator
 from cosmodrome.store.queue_floors import QUEUE_FLOORS, QueueFloors
 from cosmodrome.store.queue_reader import QueueReader
+from cosmodrome.store.raft_log import Entries, RaftCommitLog
+from cosmodrome.store.raft_store import Commits, CommittedRecovery
 from cosmodrome.store.raw_log import RawLog
 from cosmodrome.store.recovery import Recovered, Recovery, safe_offsets
 from cosmodrome.store.rot import MessageDamaged, QueueMender, Rot, sound_head
@@ -67,11 +69,14 @@ class MessageStore:
     A store either leads or follows: it takes messages (`append`), or another broker's log as it is (`append_raw`).
     """
 
-    def __init__(self, paths: StorePaths, config: StoreConfig, clock: Clock) -> None:
+    def __init__(
+        self, paths: StorePaths, config: StoreConfig, clock: Clock, entries: Callable[[], Entries] | None = None
+    ) -> None:
         self.paths = paths
         self._config = config
         self._clock = clock
-        self._log = CommitLog(paths.commit_log, config.mapped_file_size_commit_log)
+        self._group_log = RaftCommitLog(paths.commit_log, entries()) if entries is not None else None
+        self._log = self._group_log or CommitLog(paths.commit_log, config.mapped_file_size_commit_log)
         self._abort = AbortMark(paths.abort)
         self._last_exit = self._abort.last_exit()
         self.epochs = Epochs(paths.config / LOG_EPOCHS)
@@ -124,10 +129,12 @@ class MessageStore:
         used: DiskUsed = disk_used,
         *,
         follows: bool = False,
+        entries: Callable[[], Entries] | None = None,
     ) -> Self:
         """Take the folder, make everything in it agree, and be ready; StoreError says what is in the way.
 
-        With `follows`, the log is to be a copy of another broker's; `lead` and `follow` change that later.
+        With `follows`, the log is to be a copy of another broker's; `lead` and `follow` change that later. With
+        `entries`, which opens it, it is the log of a Raft group.
         Parts that the config places elsewhere lie there. Nothing is changed before it is known that the log is there.
         """
         paths = StorePaths.of(root, config)
@@ -139,7 +146,7 @@ class MessageStore:
             known = Checkpoint(paths.checkpoint)
             if troubles:
                 derived.set_aside(troubles)
-            store = cls(paths, config, clock)
+            store = cls(paths, config, clock, entries)
             store._start(lock, on_arrival, derived, known if troubles else None, follows)
             store.cleaner = store._cleaner(used)
         except BaseException as error:
@@ -180,7 +187,7 @@ class MessageStore:
         elif self._last_exit is not Exit.CLEAN:
             self._abort.keep()
         is_marked = self._last_exit is not Exit.CLEAN or known is not None
-        recovery = Recovery(
+        recovery = (Recovery if self._group_log is None else CommittedRecovery)(
             self._log,
             self._queues,
             self._index,
@@ -214,19 +221,11 @@ class MessageStore:
             self._clock,
             lambda: self._log.end,
             self._log.last_timestamp,
-            foreign_end=self.epochs.own_begin,
+            foreign_end=self.epochs.own_begin if self._group_log is None else EVERYTHING,
         )
         self._checkpoint.clean_end = None
         self._dispatcher.on_arrival = on_arrival
-        self.flusher = Flusher(
-            self._log,
-            self._config,
-            self._clock,
-            on_flushed=self._showing,
-            on_safe=self._told_safe,
-            on_failed=self._refuse,
-            checkpoint=self._take_checkpoint,
-        )
+        self.flusher = self._new_flusher()
         self.group_commit = self.flusher.group_commit
         self.preallocator = Preallocator(self._log, self._clock)
         self.scrub = Scrub(
@@ -244,8 +243,35 @@ class MessageStore:
         if recovery.stuck is not None:
             self._recovered_behind = True
             self._gate.set_behind(f"the disk has no room: {recovery.stuck}")
-        if follows:
+        if self._group_log is not None:
+            self._group_log.limit = None
+            self._gate.set_following(True)
+        elif follows:
             self._follow()
+
+    def _new_flusher(self) -> Flusher:
+        config, clock = self._config, self._clock
+        if (group_log := self._group_log) is None:
+            return Flusher(
+                self._log,
+                config,
+                clock,
+                on_flushed=self._showing,
+                on_safe=self._told_safe,
+                on_failed=self._refuse,
+                checkpoint=self._take_checkpoint,
+            )
+        self._commits = commits = Commits(
+            group_log,
+            config,
+            clock,
+            on_flushed=self._showing,
+            on_safe=self._told_safe,
+            on_failed=self._refuse,
+            checkpoint=self._take_checkpoint,
+        )
+        group_log.on_proposed = commits.proposed
+        return commits
 
     def _fit(self, recovery: Recovery, last_exit: Exit, *, follows: bool) -> None:
         """Let the tables that speak of places in the log speak of the one that was found."""
@@ -255,6 +281,8 @@ class MessageStore:
             if self.epochs.cut_to is not None:
                 self.epochs.cut_done()
             self.was_following = self.epochs.is_following
+            if self._group_log is not None:
+                return
             if follows:
                 self.epochs.follow(start, end)
             else:
@@ -354,7 +382,7 @@ class MessageStore:
             if len(data) > self._log.room:
                 self._log.roll(len(data))
                 data, bounds = self._encode_batch(message, items, queue, queue_offset, now_ms)
-            self._log.write(data, now_ms, bounds[-2] - bounds[0])
+            bounds = self._log.write_batch(data, bounds, now_ms)
             queue.next_offset = queue_offset + len(items)
             self.messages_put += len(items)
             self.bytes_put += len(data)
@@ -619,7 +647,7 @@ class MessageStore:
 
     @property
     def is_follower(self) -> bool:
-        return self._raw is not None
+        return self._gate.is_following
 
     def fence(self, reason: str | None) -> None:
         """Refuse messages for a reason that is not the disk's: another broker is the master. None: take them again."""
@@ -628,11 +656,57 @@ class MessageStore:
     def follow(self) -> None:
         """Take no messages any more, but another broker's log. OSError when the disk refuses to note it; then the store
         goes on as it was."""
-        if self._raw is None:
+        if self._group_log is not None:
+            self._stop_leading()
+        elif self._raw is None:
             self._enter_batch()
             with self.epochs.all_or_nothing():
                 self.epochs.follow(self._log.start, self._log.end)
             self._follow()
+
+    # Being a member of a Raft group: `lead` and `follow`, as the group decides, and what it tells
+
+    def commit_to(self, end: int) -> None:
+        """Show readers what the group has committed, up to this position of its log."""
+        self._commits.commit_to(end)
+
+    def log_begun_again(self) -> None:
+        """Forget everything: the group no longer has what comes next, and this member's log begins behind that."""
+        start = self._log.start
+        for topic in self._queues.topics():
+            self._queues.delete_topic(topic)
+        if self._index is not None:
+            self._index.drop_all()
+        self._derived.sums.forget_all()
+        self._floors.update({})
+        self._queues.floors = self._floors.floors
+        self._cuts += 1
+        self._dispatcher.end = start
+        self._commits.begin_at(start)
+        log.warning("log begun again: at=%d; the group no longer has what came before", start)
+        self.on_cut()
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether everything in the group's log is committed, and in its queue."""
+        end = self._log.end
+        return self._commits.committed >= end and self._dispatcher.end >= end
+
+    def _stop_leading(self) -> None:
+        self._gate.set_following(True)
+        self._dispatcher.is_recovering = True
+        self._commits.stop_leading()
+
+    def _lead_group(self) -> None:
+        """Take messages: each queue goes on behind what is committed, and nothing else is in the log."""
+        assert self.is_caught_up, "the offsets of what is not in its queue are not known"
+        self._dispatcher.is_recovering = False
+        self._dispatcher.cut(self._log.end)
+        self._queues.settle()
+        self._commits.lead()
+        self._gate.set_following(False)
+
+    # Being a copy
 
     def _follow(self) -> None:
         self._raw = RawLog(self._log)
@@ -643,6 +717,9 @@ class MessageStore:
     def lead(self, above: int = 0) -> None:
         """Take messages again, behind the last whole record; they begin an epoch of a new term, which is higher than
         `above`. OSError as `follow`."""
+        if self._group_log is not None:
+            self._lead_group()
+            return
         if self._raw is None:
             return
         self.settle()
@@ -959,7 +1036,9 @@ class MessageStore:
     @property
     def first_timestamp(self) -> int:
         """When the oldest message that is still here was stored; -1 if there is none."""
-        head = self._head_at(self._log.start)
+        if self._dispatcher.end <= self._log.start:
+            return -1
+        head = next(self._log.heads(self._log.start), None)
         return -1 if head is None else head.store_timestamp
 
     @property
@@ -994,6 +1073,8 @@ class MessageStore:
             else:
                 self.settle()
                 self._gate.fail("the store is closed")
+                if self._group_log is not None:
+                    self._group_log.limit = self._commits.committed
                 self._log.drop_next()
                 self._sync_all()
                 if self.timeline.unsaved and not self.timeline.was_never_set:
