@@ -36,10 +36,10 @@ up: $(VENV)/.installed native ## Start name server, broker and console in the fo
 
 # Hundreds of processes of tests import the package: none compiles it again, even where bytecode is kept off disks.
 test: setup ## Run the tests.
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest -n $(WORKERS) $(ARGS)
+	env -u PYTHONDONTWRITEBYTECODE scripts/in-memory $(BIN)/pytest -n $(WORKERS) $(ARGS)
 
 fuzz: setup ## Try the property tests with new examples, and many more of them.
-	$(BIN)/pytest -n $(WORKERS) -m hypothesis --hypothesis-profile=fuzz $(ARGS)
+	scripts/in-memory $(BIN)/pytest -n $(WORKERS) -m hypothesis --hypothesis-profile=fuzz $(ARGS)
 
 demo: setup ## A million orders through a node and Spark: a streaming report and a Parquet archive (ARGS="--messages 50000").
 	@$(BIN)/python examples/spark_orders.py $(ARGS)
