@@ -29,6 +29,11 @@ class Log(Protocol):
     """
 
     @property
+    def base(self) -> Base:
+        """What stands for the entries before the first."""
+        ...
+
+    @property
     def first_index(self) -> int:
         """The index of the oldest entry; `last_index + 1` if there is none."""
         ...
@@ -42,7 +47,7 @@ class Log(Protocol):
         """Return the term of an entry from `first_index - 1` to `last_index`."""
         ...
 
-    def read(self, begin: int, max_bytes: int, /) -> tuple[Entry, ...]:
+    def read(self, begin: int, max_bytes: int, /) -> Sequence[Entry]:
         """Return entries from `begin` on: one, and more as long as they have at most `max_bytes` with their heads."""
         ...
 

@@ -5,6 +5,7 @@ Indexes count as DLedger's do: the first entry of a group has index 0, and -1 st
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
@@ -32,11 +33,15 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """What stands for all entries that a log no longer has: the last of them, and the members as of it."""
+    """What stands for all entries that a log no longer has: the last of them, and the members as of it.
+
+    `place` is where in the files the next entry begins; it is the same at all members.
+    """
 
     index: int
     term: int
     members: Membership
+    place: int = 0
 
 
 class HardState(NamedTuple):
@@ -84,7 +89,7 @@ class AppendRequest(NamedTuple):
     term: int
     prev_index: int
     prev_term: int
-    entries: tuple[Entry, ...]
+    entries: Sequence[Entry]
     commit: int
 
 

@@ -170,5 +170,4 @@ class State:
 
     def base(self) -> Base:
         """Return what a follower begins with that needs entries which are gone here."""
-        index = self.log.first_index - 1
-        return Base(index, self.log.term_at(index), self.log.memberships()[0][1])
+        return self.log.base
