@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -25,6 +25,7 @@ ABC = Membership.of("abc")
 NEW = Base(-1, 0, ABC)
 FILE_BYTES = 1000
 INDEX_BYTES = 10 * 32
+LogOf = tuple[Base, tuple[Entry, ...]]
 
 
 def opened(folder: Path, file_size: int = FILE_BYTES) -> EntryLog:
@@ -70,7 +71,7 @@ class Pair:
         self.synced = 0  # the state that no crash may take back
         self._written = 0
 
-    def state(self) -> tuple[Base, tuple[Entry, ...]]:
+    def state(self) -> LogOf:
         return self.model.base, tuple(self.model.entries)
 
     def step(self) -> None:
@@ -178,14 +179,13 @@ def test_a_log_on_disk_is_the_log_in_memory(tmp_path: Path, seed: int) -> None:
     pair.log.close()
 
 
-def is_between(found: tuple[Base, Sequence[Entry]], before: object, after: object) -> bool:
+def is_between(found: LogOf, before: LogOf, after: LogOf) -> bool:
     """Return whether a change was made, not made, or made in part, as far as a change may be."""
     if found in (before, after):
         return True
-    (base, entries), (base_before, one), (base_after, two) = found, before, after  # type: ignore[misc,has-type]
-    shorter, longer = sorted((one, two), key=len)
-    is_part = len(shorter) <= len(entries) <= len(longer) and tuple(entries) == longer[: len(entries)]
-    return bool(base == base_before == base_after and is_part)
+    shorter, longer = sorted((before[1], after[1]), key=len)
+    is_part = len(shorter) <= len(found[1]) <= len(longer) and found[1] == longer[: len(found[1])]
+    return found[0] == before[0] == after[0] and is_part
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -213,9 +213,9 @@ def test_no_moment_of_a_power_cut_loses_what_was_synced(tmp_path: Path, seed: in
         log = opened(target / "log")
         found = log.base, tuple(all_entries(log))
         changes = pair.states[synced : max(end, written) + 1]
-        assert found in changes or any(
-            is_between(found, before, after) for before, after in pairwise(changes)
-        ), f"moment {number} {moments[number].label}: {found}"
+        assert found in changes or any(is_between(found, before, after) for before, after in pairwise(changes)), (
+            f"moment {number} {moments[number].label}: {found}"
+        )
         assert not any(any(file.view[file.position :]) for file in log.files)
         log.close()
 
