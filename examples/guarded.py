@@ -1,4 +1,4 @@
-"""Sign requests with an access key, and speak TLS: for Apache's guarded brokers, as ours ask for neither yet."""
+"""Sign requests with an access key, and speak TLS: for brokers with ACL, and Apache's with TLS."""
 
 from __future__ import annotations
 

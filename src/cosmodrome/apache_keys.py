@@ -34,7 +34,7 @@ _CONTROLLER_AND_METRICS = """
 
 _NAME_SERVER = """
     clientRequestThreadPoolNums clientRequestThreadPoolQueueCapacity configBlackList defaultThreadPoolNums
-    defaultThreadPoolQueueCapacity productEnvName rocketmqHome unRegisterBrokerQueueCapacity
+    defaultThreadPoolQueueCapacity productEnvName unRegisterBrokerQueueCapacity
     waitSecondsForService
 """
 

@@ -23,7 +23,7 @@ from cosmodrome.apache_keys import BROKER_HARMLESS, NAME_SERVER_HARMLESS, OLD_NA
 from cosmodrome.errors import ConfigError
 from cosmodrome.model import RequestMode
 from cosmodrome.numbers import MAX_LONG, MAX_PORT, parse_int, read_int, shown
-from cosmodrome.promises import BROKER_PROMISES, NAME_SERVER_PROMISES, Promise, find_promise
+from cosmodrome.promises import BROKER_PROMISES, NAME_SERVER_PROMISES, SECURITY_PROMISES, Promise, find_promise
 from cosmodrome.properties_file import Properties, place
 from cosmodrome.properties_file import parse_properties as parse_properties
 from cosmodrome.properties_file import read_properties as read_properties
@@ -67,6 +67,11 @@ class TlsCheck(StrEnum):
 def alias(name: str, default: Any) -> Any:
     """A field whose Apache key is not simply its name in camelCase."""
     return field(default=default, metadata={"alias": name})
+
+
+def secret(default: str) -> Any:
+    """A field that is shown to nobody: not in a repr, not in an error, not over the wire."""
+    return field(default=default, repr=False, metadata={"is_secret": True})
 
 
 class BadSetting(ConfigError):
@@ -388,6 +393,7 @@ class ReplicationConfig(_FromProperties):
     broker_role: BrokerRole = BrokerRole.ASYNC_MASTER
     ha_listen_port: int = -1  # 0: any free port; -1: the port above listenPort, as Apache 4 has it
     ha_master_address: str = ""  # empty: the address that the name server tells
+    ha_allowed_addresses: str = ""  # a key of our own: addresses that may copy the log; patterns as in plain_acl.yml
     ha_send_heartbeat_interval: int = 5_000
     ha_housekeeping_interval: int = 20_000  # silence after which a connection is closed
     ha_transfer_batch_size: int = 32 * KIB
@@ -482,7 +488,25 @@ class NameServerConfig(_FromProperties):
         _require(0 < self.max_request_body_values <= 10_000_000, "maxRequestBodyValues", "1 to 10000000")
 
 
-_OF_A_BROKER = (BrokerConfig, StoreConfig, NetConfig, ReplicationConfig)
+@dataclass(frozen=True, slots=True)
+class SecurityConfig(_FromProperties):
+    """The clients that are let in, by brokers and name servers alike. Nothing of it can be changed while they run."""
+
+    _promises: ClassVar = SECURITY_PROMISES
+    acl_enable: bool = False
+    rocketmq_home: str = ""  # the folder above conf/plain_acl.yml and conf/acl; empty: as ROCKETMQ_HOME says
+    acl_file: str = ""  # a key of our own: the file of accounts, in place of conf/plain_acl.yml
+    # The account with which a broker or name server asks others: {"accessKey": "…", "secretKey": "…"}
+    inner_client_authentication_credentials: str = secret("")
+    max_failed_authentications_per_minute: int = 300  # of one address, before its connections are closed
+
+    def __post_init__(self) -> None:
+        least = self.max_failed_authentications_per_minute
+        _require(least > 0, "maxFailedAuthenticationsPerMinute", "at least 1")
+        _require(self.acl_enable or not self.acl_file, "aclFile", "given together with aclEnable=true")
+
+
+_OF_A_BROKER = (BrokerConfig, StoreConfig, NetConfig, ReplicationConfig, SecurityConfig)
 _ACTING_TIMES = (
     "broker_heartbeat_interval",
     "send_heartbeat_timeout_millis",
@@ -605,10 +629,13 @@ def _address_mistake(address: str) -> str | None:
 
 
 def properties_text(*configs: _FromProperties) -> str:
-    """Configs as the properties file that makes them."""
+    """Return configs as the properties file that makes them, without their secrets."""
     lines = []
     for config in configs:
+        secrets = {f.name for f in dataclasses.fields(config) if f.metadata.get("is_secret")}  # type: ignore[arg-type]
         for key, name in config.attributes_by_key().items():
+            if name in secrets:
+                continue
             value = getattr(config, name)
             lines.append(f"{key}={str(value).lower() if isinstance(value, bool) else value}\n")
     return "".join(sorted(lines))

@@ -7,8 +7,12 @@ from here to a config only together with the code that obeys it;
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+# Keys whose values no error or log line repeats.
+_SECRET = re.compile("secret|password|credentials|accesskey|authenticationuser", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +28,8 @@ class Promise:
         if value.strip().lower() in ("", *(off.lower() for off in self.off)):
             return None
         remedy = f"Remove the key or set {key}={self.off[0]}" if self.off else "Remove the key"
-        return f"{key}={value.strip()} is refused: {self.why}. {remedy}{self.advice}"
+        shown = "…" if _SECRET.search(key) else value.strip()
+        return f"{key}={shown} is refused: {self.why}. {remedy}{self.advice}"
 
 
 def _group(why: str, advice: str = "", /, **offs: str) -> dict[str, Promise]:
@@ -33,8 +38,8 @@ def _group(why: str, advice: str = "", /, **offs: str) -> dict[str, Promise]:
 
 
 _ACCESS = (
-    "this version checks neither access keys nor permissions, so every client would be let in",
-    ", and let only trusted machines reach the port",
+    "this version has no users of its own, so every client would be let in",
+    "; aclEnable=true checks the accounts of plain_acl.yml",
 )
 _TLS = (
     "servers of this version do not speak TLS, so everything would be sent in the clear",
@@ -52,10 +57,10 @@ _UNSEALED = (
 )
 _FORMAT = ("this version does not write or read that part of a store",)
 
-_SECURITY = {
-    **_group(*_ACCESS, aclEnable="false", authenticationEnabled="false", authorizationEnabled="false"),
+SECURITY_PROMISES = {
+    **_group(*_ACCESS, authenticationEnabled="false", authorizationEnabled="false"),
     **_group(*_ACCESS, migrateAuthFromV1Enabled="false", authConfigPath="", initAuthenticationUser=""),
-    **_group(*_ACCESS, innerClientAuthenticationCredentials="", authenticationWhitelist="", authorizationWhitelist=""),
+    **_group(*_ACCESS, authenticationWhitelist="", authorizationWhitelist=""),
     **_group(*_ACCESS, authenticationProvider="", authenticationMetadataProvider="", authenticationStrategy=""),
     **_group(*_ACCESS, authorizationProvider="", authorizationMetadataProvider="", authorizationStrategy=""),
     **_group(*_TLS, useTLS="false"),
@@ -82,7 +87,7 @@ _METRICS = _group(
 )
 
 BROKER_PROMISES: Mapping[str, Promise] = {
-    **_SECURITY,
+    **SECURITY_PROMISES,
     **_CONTROLLER,
     **_METRICS,
     **_group(*_COPIES, totalReplicas="1", allAckInSyncStateSet="false", enableAutoInSyncReplicas="false"),
@@ -152,7 +157,7 @@ BROKER_PROMISES: Mapping[str, Promise] = {
 }
 
 NAME_SERVER_PROMISES: Mapping[str, Promise] = {
-    **_SECURITY,
+    **SECURITY_PROMISES,
     **_CONTROLLER,
     **_METRICS,
     **_group("this version asks no other cluster for topics it does not know", clusterTest="false"),

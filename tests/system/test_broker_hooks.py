@@ -18,7 +18,7 @@ from cosmodrome.broker.broker import Broker
 from cosmodrome.broker.hooks import BrokerHook, ConsumeContext, SendContext, load_hooks
 from cosmodrome.cli import serve
 from cosmodrome.codes import RequestCode, ResponseCode
-from cosmodrome.config import BrokerConfig, NetConfig, ReplicationConfig
+from cosmodrome.config import BrokerConfig, NetConfig, ReplicationConfig, SecurityConfig
 from cosmodrome.errors import BrokerError, ConfigError
 from cosmodrome.model import MessageQueue, Property
 from cosmodrome.net.caller import Caller
@@ -244,7 +244,11 @@ async def test_a_broker_that_is_started_has_the_installed_hooks(
     async with running_name_server() as name_server, asyncio.timeout(PATIENCE_SECONDS):
         config = BrokerConfig(namesrv_addr=name_server.address, listen_port=0)
         setup = serve._BrokerSetup(
-            config, dataclasses.replace(SMALL_STORE, store_path_root_dir=str(store)), NetConfig(), ReplicationConfig()
+            config,
+            dataclasses.replace(SMALL_STORE, store_path_root_dir=str(store)),
+            NetConfig(),
+            ReplicationConfig(),
+            SecurityConfig(),
         )
         broker = serve._made(setup)  # as `cosmodrome broker` and `cosmodrome up` make it
         sys.modules.pop("cosmodrome_audit")

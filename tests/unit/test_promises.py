@@ -14,6 +14,7 @@ from cosmodrome.config import (
     NameServerConfig,
     NetConfig,
     ReplicationConfig,
+    SecurityConfig,
     StoreConfig,
     check_keys,
     check_role,
@@ -23,8 +24,8 @@ from cosmodrome.errors import ConfigError
 from cosmodrome.promises import BROKER_PROMISES, NAME_SERVER_PROMISES
 from cosmodrome.testing import cluster
 
-BROKER = (BrokerConfig, StoreConfig, NetConfig, ReplicationConfig)
-NAME_SERVER = (NameServerConfig, NetConfig)
+BROKER = (BrokerConfig, StoreConfig, NetConfig, ReplicationConfig, SecurityConfig)
+NAME_SERVER = (NameServerConfig, NetConfig, SecurityConfig)
 
 MASTER = {"brokerClusterName": "DefaultCluster", "brokerName": "a", "brokerId": "0", "brokerRole": "ASYNC_MASTER"}
 RETENTION = {"deleteWhen": "04", "fileReservedTime": "48", "flushDiskType": "ASYNC_FLUSH"}
@@ -60,12 +61,9 @@ def refusal(properties: dict[str, str], *configs: type) -> str:
 @pytest.mark.parametrize(
     ("key", "value", "why"),
     [
-        ("aclEnable", "true", "every client would be let in"),
-        ("aclEnable", "yes", "every client would be let in"),
-        ("enableAcl", "true", "every client would be let in"),
         ("authenticationEnabled", "true", "every client would be let in"),
         ("authorizationEnabled", "TRUE", "every client would be let in"),
-        ("initAuthenticationUser", "{}", "every client would be let in"),
+        ("authConfigPath", "/auth", "every client would be let in"),
         ("useTLS", "true", "do not speak TLS"),
         ("tls.server.mode", "enforcing", "do not speak TLS"),
         ("tlsServerCertPath", "/pem", "do not speak TLS"),
@@ -115,13 +113,20 @@ def test_the_same_through_python_is_the_same() -> None:
         BrokerConfig().with_properties({"storeType": "x"})
     with pytest.raises(ConfigError, match="brokerId must be 0 for a master, 1 or more for a slave"):
         BrokerConfig().with_properties({"brokerId": "-1"})
-    with pytest.raises(ConfigError, match="aclEnable=true is refused"), cluster(config={"aclEnable": True}):
+    with pytest.raises(ConfigError, match="totalReplicas=2 is refused"), cluster(config={"totalReplicas": 2}):
         pass
+
+
+@pytest.mark.parametrize("key", ["initAuthenticationUser", "tls.server.keyPassword", "objectStoreSecretKey"])
+def test_no_refusal_repeats_a_secret(key: str) -> None:
+    told = refusal({key: "hunter2-hunter2"})
+    assert told.startswith(f"{key}=… is refused")
+    assert "hunter2" not in told
 
 
 def test_every_mistake_of_a_file_is_told_at_once_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "broker.conf"
-    path.write_text("# mine\naclEnable=true\nbrokerNme=b\nuseTLS=true\n", encoding="utf-8")
+    path.write_text("# mine\ntotalReplicas=2\nbrokerNme=b\nuseTLS=true\n", encoding="utf-8")
     lines = refusal(read_properties(path)).splitlines()
     assert [line.partition(" ")[0] for line in lines] == [f"{path}:2:", f"{path}:4:", f"{path}:3:"]
     assert lines[2].endswith(

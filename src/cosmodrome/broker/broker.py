@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
+from cosmodrome.access.guard import Guard
 from cosmodrome.broker.acting import Acting
 from cosmodrome.broker.answer import PRE_ONLINE_PROCESSORS, PROCESSORS, SLAVE_PROCESSORS, answer, refuse
 from cosmodrome.broker.assignments import TopicQueues
@@ -43,7 +44,7 @@ from cosmodrome.broker.topics import TIMER_TOPIC, Topics, check_tables
 from cosmodrome.broker.transactions import Transactions
 from cosmodrome.clock import Clock, SystemClock
 from cosmodrome.codes import RequestCode
-from cosmodrome.config import KIB, BrokerConfig, NetConfig, ReplicationConfig, StoreConfig, check_role
+from cosmodrome.config import KIB, BrokerConfig, NetConfig, ReplicationConfig, SecurityConfig, StoreConfig, check_role
 from cosmodrome.errors import (
     ConfigError,
     FlushTimeout,
@@ -56,7 +57,7 @@ from cosmodrome.filter.subscriptions import GroupFilters
 from cosmodrome.model import REVIVE_PREFIX, SCHEDULE_TOPIC, DataVersion, Perm, Property, TopicConfig
 from cosmodrome.net.addresses import EVERY_ADDRESS, advertised_host, is_loopback
 from cosmodrome.net.books import Books
-from cosmodrome.net.caller import Caller
+from cosmodrome.net.caller import caller_of
 from cosmodrome.net.connection import Connection, Handler
 from cosmodrome.net.lane import Lane, steps_of
 from cosmodrome.net.server import CannotListen, Server
@@ -120,14 +121,18 @@ class Broker:
         *,
         hooks: Sequence[object] = (),
         replication: ReplicationConfig | None = None,
+        security: SecurityConfig | None = None,
     ) -> None:
         self._served = Hooks(hooks).around(self._handle) if hooks else self._handle
         self.clock: Clock = clock or SystemClock()
         self._clock_unsaved = Trouble(log, "cannot save how the machine's clock was set", self.clock)
         self._net_config = net_config or NetConfig()
+        self.security = security or SecurityConfig()
+        self.guard = Guard(self.security, self.clock)
         self.store_config = store_config
         self._root = Path(store_config.store_path_root_dir)
         replication = replication or ReplicationConfig()
+        self._admits_slave = self.guard.admits_slave(replication.ha_allowed_addresses)
         check_role(config, replication)
         self.roles = Roles(self._root / "config", role_of(config, replication))
         self.config, self.replication = config, replication
@@ -137,7 +142,7 @@ class Broker:
         self.store = MessageStore.open(self._root, store_config, self.clock, self._arrived, used, follows=self.is_slave)
         self.store.on_stall = self._stalled
         self.roles.started()
-        self._caller = Caller(config=self._net_config)
+        self._caller = caller_of(self._net_config, self.guard.sign)
         self.max_reply_bytes = self._net_config.max_frame_bytes - 64 * KIB  # the header is in the frame, too
         self.lane = Lane()
         self._to_notify: dict[str, None] = {}  # groups whose members must rebalance
@@ -192,7 +197,9 @@ class Broker:
     def new_replicas(self, replication: ReplicationConfig | None = None) -> Replicas:
         """Return what serves slaves, or follows a master, as the role says."""
         replication = replication or self.replication
-        return Replicas(self.config, replication, self.store, self.clock, self._caller, self.registration)
+        return Replicas(
+            self.config, replication, self.store, self.clock, self._caller, self.registration, self._admits_slave
+        )
 
     def use_replicas(self, replicas: Replicas) -> None:
         """Let sends wait for these copies from now on."""
@@ -207,6 +214,7 @@ class Broker:
     def _new_server(self, handler: Handler, port: int) -> Server:
         on_close = self._connection_lost
         host, books = self.config.bind_address, self._books
+        handler = self.guard.around(handler)
         return Server(handler, host, port, config=self._net_config, on_close=on_close, books=books)
 
     def _load_tables(self, folder: Path) -> None:
@@ -365,6 +373,7 @@ class Broker:
                 tasks.create_task(self._turns("taking figures", SAMPLE_MS, self._sample)),
                 tasks.create_task(self._turns("looking at the clock", CLOCK_LOOK_MS, self._watch_clock)),
                 tasks.create_task(self._turns("saving tables", save_every_ms, self._save_all)),
+                tasks.create_task(self.guard.run()),
             )
             try:
                 await stop.wait()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 from cosmodrome.broker.registration import Master, Registration
 from cosmodrome.clock import Clock
@@ -34,8 +34,10 @@ class Replicas:
         clock: Clock,
         caller: Caller,
         registration: Registration,
+        admits: Callable[[str], bool],
     ) -> None:
         self._config = config
+        self._admits = admits
         self._replication = replication
         self._store = store
         self._caller = caller
@@ -60,6 +62,7 @@ class Replicas:
     async def start(self, host: str, service_port: int) -> None:
         """Listen for slaves, if this is a master."""
         if self._leader is not None:
+            self._leader.admits = self._admits
             await self._leader.start(host, self.wanted_port(service_port))
 
     def wanted_port(self, service_port: int) -> int:

@@ -33,6 +33,7 @@ from cosmodrome.config import (
     NameServerConfig,
     NetConfig,
     ReplicationConfig,
+    SecurityConfig,
     StoreConfig,
     check_keys,
     check_role,
@@ -52,7 +53,7 @@ log = logging.getLogger(__name__)
 MAX_BROKERS = 26
 MAX_REPLICAS = 2
 DEFAULT_DATA_DIR = "cosmodrome-data"
-_BROKER_CONFIGS = (BrokerConfig, StoreConfig, NetConfig, ReplicationConfig)
+_BROKER_CONFIGS = (BrokerConfig, StoreConfig, NetConfig, ReplicationConfig, SecurityConfig)
 
 
 @click.command()
@@ -117,6 +118,7 @@ def up(
             f"{place(properties, 'brokerRole')}brokerRole=SLAVE is refused: the name server that `cosmodrome up` "
             "starts knows no master. Start `cosmodrome broker` with this file"
         )
+    _check_own_credentials(setup.security)
     namesrv_config = NameServerConfig(
         bind_address=setup.broker.bind_address,
         listen_port=namesrv_port,
@@ -134,6 +136,15 @@ def _check_alone(properties: dict[str, str], count: int) -> None:
         )
 
 
+def _check_own_credentials(security: SecurityConfig) -> None:
+    """Refuse a name server that would not let its own broker in."""
+    if security.acl_enable and not security.inner_client_authentication_credentials.strip():
+        raise ConfigError(
+            "aclEnable=true guards the name server of `cosmodrome up`, too, so its broker needs an account: set "
+            'innerClientAuthenticationCredentials={"accessKey": "…", "secretKey": "…"} to one with admin: true'
+        )
+
+
 class _Processes(NamedTuple):
     """The brokers that `up` starts, in all."""
 
@@ -148,7 +159,7 @@ async def _up(namesrv_config: NameServerConfig, setup: _BrokerSetup, wanted: _Pr
     use_file_mode(setup.store.file_mode)
     stop = _stop_on_signal()
     with _usable(wanted.data):
-        name_server = NameServer(namesrv_config, setup.net, SystemClock())
+        name_server = NameServer(namesrv_config, setup.net, SystemClock(), setup.security)
     with _listening("--host or --namesrv-port"):
         await name_server.start()
     setup = setup._replace(broker=dataclasses.replace(setup.broker, namesrv_addr=name_server.address))
@@ -240,17 +251,18 @@ def _ready_text(name_server: str, broker: Broker, wanted: _Processes, seconds: f
 )
 def namesrv(config_file: str | None, host: str | None, port: int | None, kv_config: str | None) -> None:
     """Start a name server. What the command line says wins over the config file."""
-    properties = _properties(config_file, NameServerConfig, NetConfig)
+    properties = _properties(config_file, NameServerConfig, NetConfig, SecurityConfig)
     flags: dict[str, Any] = {"bind_address": host, "listen_port": port, "kv_config_path": kv_config}
     config = NameServerConfig().with_properties(properties)
     config = dataclasses.replace(config, **{key: value for key, value in flags.items() if value is not None})
-    run(_namesrv(config, NetConfig().with_properties(properties)))
+    security = SecurityConfig().with_properties(properties)
+    run(_namesrv(config, NetConfig().with_properties(properties), security))
 
 
-async def _namesrv(config: NameServerConfig, net: NetConfig) -> None:
+async def _namesrv(config: NameServerConfig, net: NetConfig, security: SecurityConfig) -> None:
     use_file_mode(DEFAULT_FILE_MODE)
     stop = _stop_on_signal()
-    name_server = _made_name_server(config, net)
+    name_server = _made_name_server(config, net, security)
     with _listening("--host, --port or listenPort in the file of -c"):
         await name_server.start()
     if not config.kv_config_path:  # only now is the port known, and with it the place
@@ -335,7 +347,7 @@ async def _tell_following(slave: Broker) -> None:
 
 def _properties(
     config_file: str | None,
-    *configs: type[BrokerConfig | StoreConfig | NameServerConfig | NetConfig | ReplicationConfig],
+    *configs: type[BrokerConfig | StoreConfig | NameServerConfig | NetConfig | ReplicationConfig | SecurityConfig],
 ) -> dict[str, str]:
     if config_file is None:
         return {}
@@ -351,6 +363,7 @@ class _BrokerSetup(NamedTuple):
     store: StoreConfig
     net: NetConfig
     replication: ReplicationConfig
+    security: SecurityConfig
 
 
 def _broker_setup(
@@ -372,21 +385,24 @@ def _broker_setup(
     except BadSetting as error:
         key = error.key if error.key in properties else "brokerRole"
         raise BadSetting(error.key, place(properties, key) + str(error)) from error
-    return _BrokerSetup(config, store_config, NetConfig().with_properties(properties), replication)
+    net, security = NetConfig().with_properties(properties), SecurityConfig().with_properties(properties)
+    return _BrokerSetup(config, store_config, net, replication, security)
 
 
 def _made(setup: _BrokerSetup) -> Broker:
     hooks = load_hooks()
     tell_memory_faults()
     with _usable(Path(setup.store.store_path_root_dir)):
-        return Broker(setup.broker, setup.store, setup.net, hooks=hooks, replication=setup.replication)
+        return Broker(
+            setup.broker, setup.store, setup.net, hooks=hooks, replication=setup.replication, security=setup.security
+        )
 
 
-def _made_name_server(config: NameServerConfig, net: NetConfig) -> NameServer:
+def _made_name_server(config: NameServerConfig, net: NetConfig, security: SecurityConfig) -> NameServer:
     if not config.kv_config_path:
-        return NameServer(config, net, SystemClock())
+        return NameServer(config, net, SystemClock(), security)
     with _usable(Path(config.kv_config_path).parent):
-        return NameServer(config, net, SystemClock())
+        return NameServer(config, net, SystemClock(), security)
 
 
 @contextmanager

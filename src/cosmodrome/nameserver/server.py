@@ -8,15 +8,16 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
+from cosmodrome.access.guard import Guard
 from cosmodrome.clock import Clock
 from cosmodrome.codes import RequestCode, ResponseCode
-from cosmodrome.config import NameServerConfig, NetConfig
+from cosmodrome.config import NameServerConfig, NetConfig, SecurityConfig
 from cosmodrome.errors import ClientError, ProtocolError, RequestCodeNotSupported, RequestError
 from cosmodrome.nameserver.kv import KvConfigs, KvLimits
 from cosmodrome.nameserver.processors import FEW_BROKERS, PROCESSORS
 from cosmodrome.nameserver.route_table import LiveBroker, RouteTable, SmallestChanged
 from cosmodrome.net.addresses import EVERY_ADDRESS, advertised_host, is_loopback
-from cosmodrome.net.caller import Caller
+from cosmodrome.net.caller import caller_of
 from cosmodrome.net.connection import Connection
 from cosmodrome.net.lane import Lane
 from cosmodrome.net.server import Server
@@ -36,18 +37,22 @@ class NameServer:
     await server.run(stop)                # until the event `stop` is set
     """
 
-    def __init__(self, config: NameServerConfig, net: NetConfig, clock: Clock) -> None:
+    def __init__(
+        self, config: NameServerConfig, net: NetConfig, clock: Clock, security: SecurityConfig | None = None
+    ) -> None:
         self.config = config
+        self.guard = Guard(security or SecurityConfig(), clock)
         self.clock = clock
         self.routes = RouteTable(silent_after_ms=config.broker_silent_ms, supports_acting=config.support_acting_master)
-        self._caller = Caller(config=net)
+        self._caller = caller_of(net, self.guard.sign)
         self._telling: set[asyncio.Task[None]] = set()
         self.kv = KvConfigs(Path(config.kv_config_path) if config.kv_config_path else None, _kv_limits(config))
         self.lane = Lane()  # what takes long
         self.changes = asyncio.Lock()  # of the route table: one after the other, in the order they came
         self.listing = asyncio.Lock()  # of long lists: each has a copy of what it lists
         self._registered: set[Connection] = set()  # those over which a broker has
-        self._server = Server(self.answer, config.bind_address, config.listen_port, on_close=self._on_close, config=net)
+        handler = self.guard.around(self.answer)
+        self._server = Server(handler, config.bind_address, config.listen_port, on_close=self._on_close, config=net)
 
     @property
     def address(self) -> str:
@@ -79,6 +84,7 @@ class NameServer:
         """Keep the route table true until `stop` is set, then answer what is in hand and close."""
         async with asyncio.TaskGroup() as tasks:
             scan = tasks.create_task(self._scan())
+            watch = tasks.create_task(self.guard.run())
             try:
                 await stop.wait()
             finally:
@@ -89,6 +95,7 @@ class NameServer:
                 await self.kv.settled()
                 self.kv.close()
                 self.lane.close()
+                watch.cancel()
                 scan.cancel()  # it holds nothing between two scans
 
     async def answer(self, connection: Connection, command: Command) -> Command:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from collections.abc import Callable
 
 from cosmodrome.config import NetConfig
 from cosmodrome.errors import CallTimeout, ConnectionFailed, RequestCodeNotSupported
@@ -173,3 +174,26 @@ class Caller:
         await asyncio.gather(*connecting, return_exceptions=True)
         connections = [link.connection for link in self._links.values() if link.connection is not None]
         await asyncio.gather(*(c.drain_and_close(self._config.shutdown_grace_ms) for c in connections))
+
+
+class SigningCaller(Caller):
+    """A caller that signs each command before it leaves."""
+
+    def __init__(self, sign: Callable[[Command], None], *, config: NetConfig) -> None:
+        super().__init__(config=config)
+        self._sign = sign
+
+    async def call(
+        self, address: str, command: Command, timeout_ms: float, connect_timeout_ms: float | None = None
+    ) -> Command:
+        self._sign(command)
+        return await super().call(address, command, timeout_ms, connect_timeout_ms)
+
+    async def oneway(self, address: str, command: Command) -> None:
+        self._sign(command)
+        await super().oneway(address, command)
+
+
+def caller_of(config: NetConfig, sign: Callable[[Command], None] | None) -> Caller:
+    """Return the caller of a daemon, which signs if it has an account."""
+    return Caller(config=config) if sign is None else SigningCaller(sign, config=config)

@@ -66,6 +66,16 @@ class CannotServe(CosmodromeError):
     """A slave whose place is not in this master's log; the text says what to do about it."""
 
 
+class NotAdmitted(CosmodromeError):
+    """A slave, or another peer, whose address may not read the log."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__(
+            f"{host} may not copy the log: name it in haAllowedAddresses, or with aclEnable=true in the "
+            "globalWhiteRemoteAddresses of plain_acl.yml"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class SlaveStatus:
     """A connected slave, as operators see it. Offsets are -1 before its first report."""
@@ -205,6 +215,7 @@ class Leader:
         self._refused: dict[str, str] = {}  # by host: the last reason that was logged as an error
         self._host = ""
         self._port = 0
+        self.admits: Callable[[str], bool] = lambda _host: True  # by a slave's address
 
     async def start(self, host: str, port: int) -> None:
         """Listen for slaves. CannotListen if that is not possible."""
@@ -325,6 +336,9 @@ class Leader:
         if self._is_closed or len(self._links) >= MAX_SLAVES:
             if not self._is_closed:
                 log.warning("slave turned away: peer=%s reason=%r", link.peer, f"{MAX_SLAVES} are connected")
+            return False
+        if not self.admits(link.host):
+            self._refuse(link, NotAdmitted(link.host))
             return False
         self._links.add(link)
         return True

@@ -114,13 +114,13 @@ def test_up_refuses_what_is_for_one_broker_alone(tmp_path: Path, setting: str, w
 @pytest.mark.parametrize("command", [[*BROKER, "{store}"], [*UP, "{store}"]])
 def test_a_setting_that_cannot_be_kept_stops_the_start(tmp_path: Path, command: list[str]) -> None:
     store, conf = tmp_path / "store", tmp_path / "broker.conf"
-    conf.write_text("brokerName=b\naclEnable=true\n", encoding="utf-8")
+    conf.write_text("brokerName=b\nauthenticationEnabled=true\n", encoding="utf-8")
     done = invoked(*(word.format(store=store) for word in command), "-c", str(conf))
     assert (done.exit_code, done.output) == (
         1,
-        f"Error: {conf}:2: aclEnable=true is refused: this version checks neither access keys nor permissions, "
-        "so every client would be let in. Remove the key or set aclEnable=false, and let only trusted machines reach "
-        "the port\n",
+        f"Error: {conf}:2: authenticationEnabled=true is refused: this version has no users of its own, so every "
+        "client would be let in. Remove the key or set authenticationEnabled=false; aclEnable=true checks the accounts "
+        "of plain_acl.yml\n",
     )
     assert not store.exists()
 

@@ -59,7 +59,7 @@ def _behind(broker: Broker, name: str, key: str) -> tuple[Rate, Rate, Rate] | No
 
 async def get_config(broker: Broker, _connection: Connection, command: Command) -> Command:
     """GET_BROKER_CONFIG: every key this broker obeys, with its value, as a properties file."""
-    text = properties_text(broker.config, _with_paths(broker), broker.replication)
+    text = properties_text(broker.config, _with_paths(broker), broker.replication, broker.security)
     version = encode_data_version(broker.topics.data_version).decode()
     return command.reply(header=BrokerConfigReply(version), body=text.encode())
 
@@ -92,7 +92,7 @@ def _with_paths(broker: Broker) -> StoreConfig:
 async def get_runtime_info(broker: Broker, _connection: Connection, command: Command) -> Command:
     """GET_BROKER_RUNTIME_INFO: the figures that mqadmin and dashboards show."""
     table = {**_life(broker), **_traffic(broker), **_waiting(broker), **_rot(broker), **await _disk(broker)}
-    table |= broker.replicas.figures() | broker.acting.figures()
+    table |= broker.replicas.figures() | broker.acting.figures() | broker.guard.figures()
     return command.reply(body=KVTable({name: str(value) for name, value in table.items()}).encode())
 
 
