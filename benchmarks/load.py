@@ -12,6 +12,7 @@ import socket
 import struct
 import time
 from array import array
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -137,12 +138,13 @@ def connect(address: str) -> socket.socket:
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """How many requests were answered in how long; latencies are those of a request that travels alone."""
+    """The number of answered requests and the time they took; latencies where each connection has one request."""
 
     requests: int
     elapsed_s: float
     p50_us: float | None
     p99_us: float | None
+    p999_us: float | None
 
 
 class Load:
@@ -195,7 +197,40 @@ class Load:
                     count = min(count, requests - sent)
                     link.send(count)
                     sent += count
-        return LoadResult(received, (now - began) / 1e9, percentile_us(latencies, 50), percentile_us(latencies, 99))
+        return _result(received, now - began, latencies)
+
+    def run_at_rate(self, per_second: float, seconds: float) -> LoadResult:
+        """Send at fixed moments, however slowly the broker answers; each latency counts from its request's moment.
+
+        A request whose moment comes while all connections wait for answers stays due and is sent as soon as one is
+        free. The time it waits belongs to its latency: a stall of the broker shows up in all requests it delays.
+        """
+        clock = time.perf_counter_ns
+        interval_ns = 1e9 / per_second
+        count = max(1, int(per_second * seconds))
+        idle = deque(self._links.values())
+        latencies = array("q")
+        sent = 0
+        began = now = clock()
+        silent_since = began
+        while len(latencies) < count:
+            while idle and sent < count and began + sent * interval_ns <= now:
+                link = idle.popleft()
+                link.sent_ns = began + int(sent * interval_ns)
+                link.send(1)
+                sent += 1
+            until_ns = began + sent * interval_ns - now if idle and sent < count else SILENCE_TIMEOUT_S * 1e9
+            ready = self._poll.poll(max(until_ns, 0) / 1e9)
+            now = clock()
+            for fd, _ in ready:
+                link = self._links[fd]
+                if link.receive():
+                    latencies.append(now - link.sent_ns)
+                    idle.append(link)
+                    silent_since = now
+            if sent > len(latencies) and now - silent_since > SILENCE_TIMEOUT_S * 1e9:
+                raise LoadError(f"{sent - len(latencies)} requests unanswered for {SILENCE_TIMEOUT_S} s")
+        return _result(count, now - began, latencies)
 
     def close(self) -> None:
         for link in self._links.values():
@@ -211,8 +246,13 @@ class Load:
         self.close()
 
 
-def percentile_us(samples_ns: Sequence[int], percent: int) -> float | None:
-    """The sample that `percent` of all do not exceed, in microseconds."""
-    if not samples_ns:
+def _result(requests: int, elapsed_ns: int, latencies: Sequence[int]) -> LoadResult:
+    ordered = sorted(latencies)
+    return LoadResult(requests, elapsed_ns / 1e9, *(percentile_us(ordered, percent) for percent in (50, 99, 99.9)))
+
+
+def percentile_us(ordered_ns: Sequence[int], percent: float) -> float | None:
+    """Return the sample that `percent` of all samples, which rise, do not exceed; in microseconds."""
+    if not ordered_ns:
         return None
-    return sorted(samples_ns)[(len(samples_ns) - 1) * percent // 100] / 1000
+    return ordered_ns[int((len(ordered_ns) - 1) * percent / 100)] / 1000

@@ -1,9 +1,9 @@
-"""Measuring: rounds of load on each broker in turn, and what came of them."""
+"""Rounds of load on each broker in turn, and their figures."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter, process_time
@@ -21,16 +21,17 @@ RESIDENT_BUDGET_MB = 80
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much is done. `connections` caps those of every workload."""
+    """How much is done. `connections` and `rate` cap those of every workload."""
 
     seconds: float
     rounds: int
     warm_up: float  # times what each broker asks for
     connections: int
+    rate: int = 1_000_000  # requests per second
 
 
-FULL = Effort(seconds=5, rounds=3, warm_up=1, connections=1_024)
-SMOKE = Effort(seconds=0.1, rounds=1, warm_up=0, connections=4)
+FULL = Effort(seconds=3, rounds=5, warm_up=1, connections=1_024)
+SMOKE = Effort(seconds=0.1, rounds=1, warm_up=0, connections=4, rate=200)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +48,12 @@ class Round:
     other_cores: float
     p50_us: float | None
     p99_us: float | None
+    p999_us: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What a broker does on one workload: the best of its rounds, since all that disturbs a round makes it worse."""
+    """One broker on one workload: the medians of its rounds, and how far the rounds lie apart."""
 
     workload: Workload
     target: str
@@ -59,19 +61,34 @@ class Figure:
 
     @property
     def per_second(self) -> float:
-        return max(r.per_second for r in self.rounds)
+        return statistics.median(r.per_second for r in self.rounds)
 
     @property
     def cpu_us(self) -> float:
-        return min(r.cpu_us for r in self.rounds)
+        return statistics.median(r.cpu_us for r in self.rounds)
+
+    @property
+    def spread(self) -> float:
+        """The distance between the slowest and the fastest round, as a share of the median."""
+        rates = [r.per_second for r in self.rounds]
+        return (max(rates) - min(rates)) / self.per_second
 
     @property
     def p50_us(self) -> float | None:
-        return min((r.p50_us for r in self.rounds if r.p50_us is not None), default=None)
+        return _median(r.p50_us for r in self.rounds)
 
     @property
     def p99_us(self) -> float | None:
-        return min((r.p99_us for r in self.rounds if r.p99_us is not None), default=None)
+        return _median(r.p99_us for r in self.rounds)
+
+    @property
+    def p999_us(self) -> float | None:
+        return _median(r.p999_us for r in self.rounds)
+
+    @property
+    def generator_cores(self) -> float:
+        """The cores that the load generator kept busy: near 1, it is the limit and not the broker."""
+        return statistics.median(r.generator_cores for r in self.rounds)
 
     @property
     def other_cores(self) -> float:
@@ -90,13 +107,21 @@ class Figure:
             "budget_us": workload.budget_us,
             "p50_us": self.p50_us,
             "p99_us": self.p99_us,
+            "p999_us": self.p999_us,
+            "spread": self.spread,
+            "generator_cores": self.generator_cores,
             "other_cores": self.other_cores,
             "rounds": [asdict(r) for r in self.rounds],
         }
 
 
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
 class Trial:
-    """One workload against one broker. What was acknowledged is counted again in the store before a figure is told."""
+    """One workload against one broker. The store's count must equal what was acknowledged before a figure is shown."""
 
     def __init__(self, target: Target, workload: Workload, effort: Effort) -> None:
         self.target = target
@@ -135,6 +160,7 @@ class Trial:
             other_cores=max(0.0, machine_s - generator_s - broker_ns / 1e9) / result.elapsed_s,
             p50_us=result.p50_us,
             p99_us=result.p99_us,
+            p999_us=result.p999_us,
         )
         self.rounds.append(done)
         return done
@@ -148,7 +174,10 @@ class Trial:
         reply_bytes = workload.min_reply_bytes
         try:
             with Load(self.target.address, self._tapes, workload.in_flight, workload.verify, reply_bytes) as load:
-                result = load.run(seconds=seconds)
+                if workload.rate:
+                    result = load.run_at_rate(min(workload.rate, self._effort.rate), seconds)
+                else:
+                    result = load.run(seconds=seconds)
         except (LoadError, OSError) as error:
             raise self.target.process.error(str(error)) from error  # with the end of its log, which says why
         self._sent += result.requests * workload.messages
@@ -156,7 +185,7 @@ class Trial:
 
 
 def measure(targets: Sequence[Target], workload: Workload, effort: Effort, *, cold: bool) -> list[Figure]:
-    """Rounds on each broker in turn, so that a slow minute of the machine hits them alike."""
+    """Return a figure for each broker; their rounds alternate, so that a slow minute of the machine hits all alike."""
     trials = [Trial(target, workload, effort) for target in targets]
     for trial in trials:
         trial.prepare()
@@ -170,7 +199,7 @@ def measure(targets: Sequence[Target], workload: Workload, effort: Effort, *, co
 
 @dataclass(frozen=True, slots=True)
 class StartUp:
-    """`cosmodrome up` on an empty store: until it says ready, and what it then holds in memory."""
+    """`cosmodrome up` on an empty store: the time until it says ready, and the memory it then holds."""
 
     seconds: float
     resident_mb: float

@@ -126,9 +126,17 @@ class OurBroker(Child):
         started_or_stopped(self, lambda: wait_registered(self, namesrv, OUR_BROKER))
 
 
-def start_ours(home: Path, stack: ExitStack, command: Sequence[str] = OUR_COMMAND) -> Target:
+def start_ours(
+    home: Path, stack: ExitStack, command: Sequence[str] = OUR_COMMAND, config: Mapping[str, str] | None = None
+) -> Target:
+    """Start our broker, with these keys in its `broker.conf`."""
     namesrv = stack.enter_context(CosmodromeNameServer(home / "namesrv"))
-    broker = stack.enter_context(OurBroker(namesrv.address, home / "broker", command))
+    more: tuple[str, ...] = ()
+    if config:
+        file = home / "broker.conf"
+        file.write_text("".join(f"{key}={value}\n" for key, value in config.items()))
+        more = ("-c", str(file))
+    broker = stack.enter_context(OurBroker(namesrv.address, home / "broker", command, more))
     return Target("Cosmodrome", broker.address, namesrv.address, broker, OUR_WARM_UP_S)
 
 
@@ -146,9 +154,9 @@ def start_our_master_and_slave(home: Path, stack: ExitStack, role: str) -> tuple
     return Target(f"Cosmodrome {role}", master.address, namesrv.address, master, OUR_WARM_UP_S), slave
 
 
-def why_no_apache(version: str) -> str | None:
-    """None once Apache's jars are there, fetched if need be; otherwise why they can't be."""
-    build = Build("server", version)
+def why_no_apache(version: str, kind: str = "server") -> str | None:
+    """Return None once Apache's jars are there, fetched if need be; otherwise the reason why they are not."""
+    build = Build(kind, version)
     try:
         if not build.is_current():
             build.make()
@@ -157,12 +165,12 @@ def why_no_apache(version: str) -> str | None:
     return None
 
 
-def start_apache(version: str, home: Path, stack: ExitStack) -> Target:
-    """Apache's broker with the file sizes of its own defaults, which are ours too."""
+def start_apache(version: str, home: Path, stack: ExitStack, config: Mapping[str, object] | None = None) -> Target:
+    """Start Apache's broker with the file sizes of its own defaults, which are ours too, and with these keys."""
     # Killed in the end: they take ten seconds to stop in good order, and nothing reads what they leave behind.
     namesrv = ApacheNameServer(version, home / "namesrv")
     stack.callback(namesrv.kill)
-    broker = _start_apache_broker(version, namesrv.address, home / "broker", stack)
+    broker = _start_apache_broker(version, namesrv.address, home / "broker", stack, config)
     return Target(f"Apache {version}", broker.address, namesrv.address, broker, APACHE_WARM_UP_S)
 
 

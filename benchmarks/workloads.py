@@ -1,10 +1,10 @@
-"""What is measured: for each road through a broker, the requests that travel it and what a good reply holds."""
+"""The workloads: the requests of each path through a broker, and the check of its replies."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from benchmarks.load import LoadError, Tape
 from cosmodrome.codes import RequestCode
@@ -42,6 +42,7 @@ class Workload:
     tape_length: int = SEND_TAPE
     min_reply_bytes: int = 0
     budget_us: float | None = None
+    rate: int = 0  # requests per second, sent at fixed moments; 0 sends the next when the last is answered
 
     @property
     def topic(self) -> str:
@@ -87,15 +88,16 @@ def _send_header(topic: str, connection: int, raw_properties: str, *, batch: boo
     )
 
 
-def _message_properties(connection: int, index: int) -> str:
-    return properties.encode({"UNIQ_KEY": unique_key(connection, index), "WAIT": "true", "TAGS": "TagA"})
+def _message_properties(connection: int, index: int, *, has_keys: bool = False) -> str:
+    more = {"KEYS": f"order-{connection:04d}-{index:08d}"} if has_keys else {}
+    return properties.encode({**more, "UNIQ_KEY": unique_key(connection, index), "WAIT": "true", "TAGS": "TagA"})
 
 
-def make_send(serializer: int) -> MakeRequest:
+def make_send(serializer: int, body: bytes = SEND_BODY, *, has_keys: bool = False) -> MakeRequest:
     def make(topic: str, connection: int, index: int) -> Command:
-        header = _send_header(topic, connection, _message_properties(connection, index))
+        header = _send_header(topic, connection, _message_properties(connection, index, has_keys=has_keys))
         fields = header.lettered_fields()
-        return Command.request(RequestCode.SEND_MESSAGE_V2, None, SEND_BODY, fields=fields, serializer=serializer)
+        return Command.request(RequestCode.SEND_MESSAGE_V2, None, body, fields=fields, serializer=serializer)
 
     return make
 
@@ -153,22 +155,25 @@ def verify_pull(reply: Command) -> None:
         raise LoadError(f"not the {BATCH} messages asked for, but those at {offsets}")
 
 
-SEND = Workload("send", "send 128 B, 64 × 1", 64, 1, 1, make_send(JSON), verify_send, budget_us=25)
+SEND = Workload("send", "send 128 B, 64 × 1", 64, 1, 1, make_send(JSON), verify_send, budget_us=18)
+BATCHES = Workload(
+    "batch",
+    "send batches of 32 × 128 B, 64 × 1",
+    64,
+    1,
+    BATCH,
+    make_batch(SEND_BODY),
+    verify_batch,
+    tape_length=BATCH_TAPE,
+    budget_us=2,
+)
 WORKLOADS = (
     SEND,
-    Workload("send-binary", "send 128 B, 64 × 1, binary header", 64, 1, 1, make_send(BINARY), verify_send),
-    Workload("pipelined", "send 128 B, 16 × 32 pipelined", 16, 32, 1, make_send(JSON), verify_send),
     Workload(
-        "batch",
-        "send batches of 32 × 128 B, 64 × 1",
-        64,
-        1,
-        BATCH,
-        make_batch(SEND_BODY),
-        verify_batch,
-        tape_length=BATCH_TAPE,
-        budget_us=3,
+        "send-binary", "send 128 B, 64 × 1, binary header", 64, 1, 1, make_send(BINARY), verify_send, budget_us=18
     ),
+    Workload("pipelined", "send 128 B, 16 × 32 pipelined", 16, 32, 1, make_send(JSON), verify_send, budget_us=8),
+    BATCHES,
     Workload(
         "pull",
         "pull 32 × 1 KB, 16 × 1",
@@ -179,9 +184,28 @@ WORKLOADS = (
         verify_pull,
         tape_length=(FILLED_PER_QUEUE - FIRST_PULLED_OFFSET) // BATCH,
         min_reply_bytes=BATCH * len(PULL_BODY),
-        budget_us=40,
+        budget_us=25,
     ),
 )
-FILL = Workload(
-    "fill", "fill", QUEUES, 1, BATCH, make_batch(PULL_BODY), verify_batch, tape_length=BATCH_TAPE
-)  # what the pulls find
+FILL = replace(BATCHES, slug="fill", title="fill", connections=QUEUES, make=make_batch(PULL_BODY))  # the pulls' topic
+
+
+def send_of(
+    body_bytes: int, connections: int, in_flight: int = 1, *, serializer: int = JSON, has_keys: bool = False
+) -> Workload:
+    """Return sends of this size and concurrency, named by what they are."""
+    size = f"{body_bytes // 1024}kb" if body_bytes >= 1024 else f"{body_bytes}b"
+    more = [word for word, is_so in (("binary", serializer == BINARY), ("keys", has_keys)) if is_so]
+    shown = f"{body_bytes // 1024} KB" if body_bytes >= 1024 else f"{body_bytes} B"
+    way = f"{connections} × {in_flight}" + (" pipelined" if in_flight > 1 else "")
+    make = make_send(serializer, b"x" * body_bytes, has_keys=has_keys)
+    return Workload(
+        "-".join(["send", size, f"{connections}x{in_flight}", *more]),
+        ", ".join([f"send {shown}", way, *more]),
+        connections,
+        in_flight,
+        1,
+        make,
+        verify_send,
+        budget_us=8 if in_flight > 1 else 18,
+    )

@@ -35,12 +35,12 @@ IMPATIENT = {"rocketmq.client.rebalance.waitInterval": "1000"}
 class JavaHost(Child):
     """One JVM that runs any number of our Java programs: most of them last less than a JVM takes to start."""
 
-    def __init__(self, version: str, serialize: Serialize, home: Path) -> None:
+    def __init__(self, version: str, serialize: Serialize, home: Path, options: Sequence[str] = HOST_OPTIONS) -> None:
         self._jobs: dict[str, JavaProgram] = {}
         self._ids = itertools.count(1)
         self._writing = threading.Lock()
         properties = {"user.home": str(home), "rocketmq.serialize.type": serialize, **IMPATIENT}
-        command = java_command(Build("client", version), "interop.Host", properties, HOST_OPTIONS)
+        command = java_command(Build("client", version), "interop.Host", properties, options)
         super().__init__(f"host {version} {serialize}", command, home / "stderr.log")
 
     @property
@@ -72,7 +72,8 @@ class JavaHost(Child):
 class JavaHosts:
     """The hosts that programs of one version and serializer share, each started when first asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, options: Sequence[str] = HOST_OPTIONS) -> None:
+        self._options = options
         self._shared: dict[tuple[str, Serialize], JavaHost] = {}
         self._alone: list[JavaHost] = []
         self._home: tempfile.TemporaryDirectory[str] | None = None
@@ -94,7 +95,7 @@ class JavaHosts:
     def _start(self, version: str, serialize: Serialize) -> JavaHost:
         if self._home is None:
             self._home = tempfile.TemporaryDirectory(prefix="interop-java-")
-        return JavaHost(version, serialize, Path(tempfile.mkdtemp(dir=self._home.name)))
+        return JavaHost(version, serialize, Path(tempfile.mkdtemp(dir=self._home.name)), self._options)
 
     def close(self) -> None:
         """End all of them."""
@@ -122,13 +123,14 @@ class JavaProgram(Speaker):
         serialize: Serialize = "JSON",
         *,
         alone: bool = False,
+        among: JavaHosts = hosts,
     ) -> None:
         self.messages: list[Line] = []
         self.assigned: list[str] = []
         self.state: Line = {}
         self._failure = ""
         self._alone = alone
-        self._host = hosts.alone(version, serialize) if alone else hosts.shared(version, serialize)
+        self._host = among.alone(version, serialize) if alone else among.shared(version, serialize)
         super().__init__(f"{program} {version}", self._host.log)
         self._id = self._host.start(self, program, [f"{key}={_word(value)}" for key, value in arguments.items()])
 

@@ -26,6 +26,7 @@ public final class Host {
     private static final Map<String, Runner> PROGRAMS = Map.of(
         "Consume", Consume::run,
         "LitePull", LitePull::run,
+        "Measure", Measure::run,
         "Outlast", Outlast::run,
         "Produce", Produce::run,
         "Query", Query::run,

@@ -3,6 +3,7 @@
 import socket
 import socketserver
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,13 +12,15 @@ import pytest
 
 from benchmarks import load
 from benchmarks.load import Load, LoadError, LoadResult, Tape, percentile_us
-from benchmarks.workloads import BATCH, QUEUES, WORKLOADS, Workload, make_send, verify_batch, verify_pull, verify_send
+from benchmarks.sheets import SHEETS
+from benchmarks.workloads import BATCH, QUEUES, Workload, make_send, verify_batch, verify_pull, verify_send
 from cosmodrome.codes import ResponseCode
 from cosmodrome.wire.command import Command
 from cosmodrome.wire.frame import BINARY, JSON, FrameDecoder
 from cosmodrome.wire.requests import SendMessage, SendReply
 from tests.bounded import PATIENCE_SECONDS
 
+ALL = [workload for sheet in SHEETS for workload in sheet.workloads]
 Respond = Callable[[Command], bytes]
 
 
@@ -79,6 +82,45 @@ def test_a_tape_goes_round_and_round() -> None:
     with server(respond) as address, Load(address, [tape()], 1, verify_send) as running:
         running.run(requests=12)
     assert sorted(seen.values()) == [2, 2, 2, 3, 3]
+
+
+def test_requests_at_a_fixed_rate_are_all_sent_and_answered() -> None:
+    seen: Counter[str] = Counter()
+
+    def respond(request: Command) -> bytes:
+        seen[SendMessage.decode(request).properties or ""] += 1
+        return success(request)
+
+    tapes = [tape(connection=connection) for connection in range(3)]
+    with server(respond) as address, Load(address, tapes, 1, verify_send) as running:
+        result = running.run_at_rate(1_000, 0.1)
+    assert result.requests == 100 == seen.total()
+    assert result.p50_us is not None
+
+
+def test_a_stall_shows_up_in_every_request_it_delays() -> None:
+    stalled = threading.Event()
+
+    def respond(request: Command) -> bytes:
+        if not stalled.is_set():
+            stalled.set()
+            time.sleep(0.2)  # one connection: the requests of this time wait for it
+        return success(request)
+
+    with server(respond) as address, Load(address, [tape()], 1, verify_send) as running:
+        result = running.run_at_rate(100, 0.3)
+    assert result.p50_us is not None
+    assert result.p99_us is not None
+    assert result.p99_us > 150_000
+    assert result.p50_us > 1_000, "two thirds of the requests were due while the broker stalled"
+
+
+def test_a_broker_that_falls_silent_ends_a_load_at_a_fixed_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "SILENCE_TIMEOUT_S", 0)
+    silent = socket.create_server(("127.0.0.1", 0))
+    address = f"127.0.0.1:{silent.getsockname()[1]}"
+    with silent, Load(address, [tape()], 1, verify_send) as run, pytest.raises(LoadError, match="requests unanswered"):
+        run.run_at_rate(10, 1)
 
 
 def test_a_load_ends_when_its_time_is_up() -> None:
@@ -154,7 +196,7 @@ def test_a_silent_broker_ends_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
         drive(f"127.0.0.1:{silent.getsockname()[1]}")
 
 
-@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.slug)
+@pytest.mark.parametrize("workload", {one.slug: one for one in ALL}.values(), ids=lambda workload: workload.slug)
 def test_requests_of_a_tape_have_one_size_and_an_opaque_each(workload: Workload) -> None:
     (made,) = workload.tapes(1)
     decoder = FrameDecoder()
