@@ -33,9 +33,16 @@ def _load(name: str) -> tuple[ModuleType | None, str]:
     return module, "compiled"
 
 
-wire, reason = _load("_wire")
+wire, _wire_reason = _load("_wire")
+store, _store_reason = _load("_store")
 
 
 def describe() -> str:
     """Return which of the two does the work, and why."""
-    return f"native code: {reason}" if wire is not None else f"pure Python: the native part is not used ({reason})"
+    pure = {"requests and replies": (wire, _wire_reason), "records": (store, _store_reason)}
+    reasons = {name: reason for name, (module, reason) in pure.items() if module is None}
+    if not reasons:
+        return "native code: compiled"
+    if len(reasons) == len(pure):
+        return f"pure Python: the native part is not used ({_wire_reason})"
+    return "native code: compiled; pure Python: " + ", ".join(f"{name} ({why})" for name, why in reasons.items())

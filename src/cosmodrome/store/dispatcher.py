@@ -8,11 +8,13 @@ from functools import lru_cache
 from itertools import count
 
 from cosmodrome.config import DEFAULT_DELAY_LEVELS, parse_delays
+from cosmodrome.mapped_file import MappedFile
 from cosmodrome.model import SCHEDULE_TOPIC, Property
+from cosmodrome.native import store as _native
 from cosmodrome.numbers import MAX_LONG, parse_int
 from cosmodrome.store.consume_queue import ConsumeQueue, Entry
 from cosmodrome.store.consume_queues import ConsumeQueues, is_topic
-from cosmodrome.store.index_file import Index, Key
+from cosmodrome.store.index_file import Index, IndexFile, Key
 from cosmodrome.store.skipped import SkippedRecords
 from cosmodrome.wire.java import java_hash
 from cosmodrome.wire.properties import find
@@ -35,6 +37,9 @@ KEYS_STEP = 1_000
 _TRANSACTION = SysFlag.TRANSACTION_MASK
 _ROLLBACK = SysFlag.ROLLBACK
 _QUEUED = (0, SysFlag.COMMIT)  # the transaction states that have a place in a queue
+
+if _native is not None:
+    _native.know(ConsumeQueue, MappedFile, Index, IndexFile)
 
 Arrival = Callable[[str, int, int, int], None]  # topic, queue id, next offset, tags code
 
@@ -81,15 +86,25 @@ class Dispatcher:
         """
         transaction = sys_flag & _TRANSACTION
         index = self._index
+        if _native is not None and transaction in _QUEUED and queue.topic != SCHEDULE_TOPIC:
+            tags_code: int | None = _native.enter(
+                index, queue, queue_offset, physical_offset, size, store_timestamp, properties
+            )
+            if tags_code is not None:
+                if self.on_arrival is not None:
+                    self.on_arrival(queue.topic, queue.queue_id, queue_offset + 1, tags_code)
+                self.end = physical_offset + size
+                self.timestamp = store_timestamp
+                return
         if index is not None and _KEY in properties and transaction != _ROLLBACK and physical_offset >= index.indexed:
             keys = _keys(properties, physical_offset)
             if keys:
                 index.put(queue.topic, keys, store_timestamp)
         if transaction in _QUEUED:
-            tags_code = _tags_code(queue.topic, properties, store_timestamp, self._delays_ms)
-            queue.put(queue_offset, physical_offset, size, tags_code)
+            code = _tags_code(queue.topic, properties, store_timestamp, self._delays_ms)
+            queue.put(queue_offset, physical_offset, size, code)
             if self.on_arrival is not None:
-                self.on_arrival(queue.topic, queue.queue_id, queue_offset + 1, tags_code)
+                self.on_arrival(queue.topic, queue.queue_id, queue_offset + 1, code)
         self.end = physical_offset + size
         self.timestamp = store_timestamp
 
@@ -106,6 +121,15 @@ class Dispatcher:
 
         In steps: after each, all of a message is entered or nothing. Nothing else may be entered before the last.
         """
+        if _native is not None and sys_flag & _TRANSACTION in _QUEUED and queue.topic != SCHEDULE_TOPIC:
+            codes: list[int] | None = _native.enter_batch(
+                self._index, queue, queue_offset, bounds, store_timestamp, properties
+            )
+            if codes is not None:
+                self._batch_arrived(queue, queue_offset, codes)
+                self.end = bounds[-1]
+                self.timestamp = store_timestamp
+                return
         keys: list[Key] = []
         first, last = 0, len(properties) - 1
         for number, raw in enumerate(properties):
@@ -134,11 +158,15 @@ class Dispatcher:
         if transaction in _QUEUED:
             codes = [_tags_code(queue.topic, raw, store_timestamp, self._delays_ms) for raw in properties]
             queue.put_batch(queue_offset, bounds, codes)
-            if self.on_arrival is not None:  # once for each code: of its messages the last tells enough
-                for tags_code, next_offset in dict(zip(codes, count(queue_offset + 1), strict=False)).items():
-                    self.on_arrival(queue.topic, queue.queue_id, next_offset, tags_code)
+            self._batch_arrived(queue, queue_offset, codes)
         self.end = bounds[-1]
         self.timestamp = store_timestamp
+
+    def _batch_arrived(self, queue: ConsumeQueue, queue_offset: int, codes: Sequence[int]) -> None:
+        """Tell of new messages, once for each code: of its messages the last tells enough."""
+        if self.on_arrival is not None:
+            for tags_code, next_offset in dict(zip(codes, count(queue_offset + 1), strict=False)).items():
+                self.on_arrival(queue.topic, queue.queue_id, next_offset, tags_code)
 
     def dispatch_record(self, head: RecordHead) -> None:
         """Enter a record that a scan found. One whose topic or queue could never be a folder is left out."""

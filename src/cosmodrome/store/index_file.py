@@ -54,6 +54,25 @@ class IndexFile:
     Only hashes are kept: whoever finds a place reads the message there to be sure of its key. The file is derived.
     """
 
+    __slots__ = (
+        "_entries",
+        "_entries_at",
+        "_is_copy",
+        "_map",
+        "_prepared",
+        "_size",
+        "_slots",
+        "_used_slots",
+        "begin_offset",
+        "begin_timestamp",
+        "count",
+        "end_offset",
+        "end_timestamp",
+        "is_synced",
+        "is_untouched",
+        "path",
+    )
+
     def __init__(self, path: Path, slots: int, entries: int) -> None:
         self.path = path
         self._slots = slots
@@ -262,6 +281,8 @@ def _map_file(path: Path, size: int) -> mmap.mmap:
 
 class Index:
     """The index files, oldest first. Only the last grows."""
+
+    __slots__ = ("_clock", "_directory", "_entries", "_files", "_last", "_slots", "indexed")
 
     def __init__(self, directory: Path, slots: int, entries: int, clock: Clock, *, after_crash: bool = False) -> None:
         self._directory = directory

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from cosmodrome.errors import ProtocolError
+from cosmodrome.native import store as _native
 
 _HEAD = struct.Struct(">iiiii")
 _HEAD_SIZE = _HEAD.size
@@ -47,6 +48,8 @@ def encode_batch(items: Iterable[tuple[int, bytes, str]]) -> bytes:
 
 def decode_batch(body: bytes | memoryview, most: int = 2**31) -> list[BatchItem]:
     """Every item, or ProtocolError unless the items fill the body exactly. Of more than `most` items, one more."""
+    if _native is not None and (decoded := _native.decode_batch(body, BatchItem, most)) is not None:
+        return decoded  # type: ignore[no-any-return]
     data = bytes(body)
     items: list[BatchItem] = []
     position, end = 0, len(data)

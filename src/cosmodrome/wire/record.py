@@ -23,6 +23,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from cosmodrome.errors import DamagedRecord, ProtocolError
+from cosmodrome.native import store as _native
 from cosmodrome.wire.properties import MAX_SIZE_BYTES as MAX_PROPERTIES_BYTES
 
 MAGIC_V1 = 0xDAA320A7
@@ -110,6 +111,25 @@ def encode_record(
     A topic above 127 bytes makes it a V2 record. A seal among the properties is another record's: it is left out.
     ProtocolError when a part does not fit its size field.
     """
+    if _native is not None and not sealed:
+        record: bytes | None = _native.encode_record(
+            topic,
+            body,
+            properties,
+            queue_id,
+            flag,
+            sys_flag,
+            born_timestamp,
+            born_host,
+            store_timestamp,
+            store_host,
+            queue_offset,
+            physical_offset,
+            reconsume_times,
+            prepared_transaction_offset,
+        )
+        if record is not None:
+            return record
     if _SEAL_LETTER in properties and _SEAL_NAME in properties:
         properties = _unsealed(properties)
     if sealed and properties and properties[-1] != 2:
@@ -197,6 +217,22 @@ def encode_records(
 
     Returns the records, and where in the log each begins and the last ends.
     """
+    if _native is not None and not sealed:
+        records: tuple[bytes, list[int]] | None = _native.encode_records(
+            topic,
+            items,
+            queue_id,
+            sys_flag,
+            born_timestamp,
+            born_host,
+            store_timestamp,
+            store_host,
+            queue_offset,
+            physical_offset,
+            reconsume_times,
+        )
+        if records is not None:
+            return records
     empty = encode_record(
         topic,
         b"",
