@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import orjson
@@ -17,7 +18,7 @@ from cosmodrome.codes import RequestCode
 from cosmodrome.errors import CosmodromeError
 from cosmodrome.wire import binary_header
 from cosmodrome.wire.command import Command
-from cosmodrome.wire.frame import BINARY, JSON, Frame
+from cosmodrome.wire.frame import BINARY, JSON, Frame, FrameDecoder, PureFrameDecoder, encode_frame
 from cosmodrome.wire.header import Header
 from cosmodrome.wire.requests import PullMessage, PullReply, SendMessage, SendReply
 
@@ -124,6 +125,30 @@ def test_a_frame_is_read_as_by_pure_python(header: tuple[int, bytes], body: byte
 def test_any_bytes_are_read_as_by_pure_python(serializer: int, raw: bytes) -> None:
     native = outcome(lambda: everything(lambda: Command.decode(Frame(serializer, raw, b""))))
     assert native == outcome(lambda: everything(lambda: Command._decode(serializer, raw, b"")))
+
+
+@given(
+    st.lists(st.builds(Frame, st.integers(0, 255), st.binary(max_size=60), st.binary(max_size=90)), max_size=4),
+    st.binary(max_size=12),
+    st.lists(st.integers(0, 500), max_size=6),
+    st.booleans(),
+)
+def test_a_stream_is_cut_as_by_pure_python(frames: list[Frame], rest: bytes, cuts: list[int], greedy: bool) -> None:
+    stream = b"".join(map(encode_frame, frames)) + rest
+    edges = sorted({0, len(stream), *(cut % (len(stream) + 1) for cut in cuts)})
+
+    def taken(decoder: PureFrameDecoder) -> list[Any]:
+        found: list[Any] = []
+        for begin, end in pairwise(edges):
+            decoder.feed(stream[begin:end])
+            found.append(decoder.pending_bytes)
+            while (frame := outcome(decoder.take)) is not None:
+                found += [frame, type(frame), decoder.pending_bytes]
+                if not greedy or not isinstance(frame, Frame):
+                    break
+        return found
+
+    assert taken(FrameDecoder(200)) == taken(PureFrameDecoder(200))
 
 
 ODD_NUMBERS = st.one_of(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -98,9 +99,9 @@ def filled(steps: Sequence[Any]) -> tuple[list[Any], dict[str, bytes]]:
             made = StoreMessage(topic, queue_id, b"", "", 7, flags, 5, host, host, 2)
             if isinstance(content, tuple) and not isinstance(content, BatchItem):
                 made.properties, made.body = content
-                answers.append(outcome(lambda made=made: store.append(made)))
+                answers.append(outcome(partial(store.append, made)))
             else:
-                answers.append(outcome(lambda made=made, content=content: store.append_batch(made, content)))
+                answers.append(outcome(partial(store.append_batch, made, content)))
         store.close()
         parts = ("commitlog", "consumequeue", "index")
         files = {

@@ -14,7 +14,7 @@ from cosmodrome.broker.broker import Broker
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.config import BrokerConfig
 from cosmodrome.model import ConsumeFrom, TopicConfig
-from cosmodrome.net.connection import Connection
+from cosmodrome.net.connection import Connection, completed
 from cosmodrome.store.message import StoreMessage
 from cosmodrome.wire.command import Command
 from cosmodrome.wire.record import decode_records, pack_host
@@ -60,7 +60,7 @@ async def test_a_message_that_lands_between_two_questions_is_not_skipped(
 
     async def answer_and_land(broker: Broker, connection: Connection, command: Command) -> Command:
         try:
-            return await ours(broker, connection, command)
+            return await completed(ours(broker, connection, command))
         finally:
             if command.fields["topic"] == TOPIC and broker.store.max_offset(TOPIC, 0) == 0:
                 land(broker, b"first")

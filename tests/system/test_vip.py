@@ -61,7 +61,7 @@ def served_by(server: Server) -> set[int]:
     """The codes of what this server is asked, from now on."""
     codes, handler = set[int](), server._handler
 
-    def noting(connection: Connection, command: Command) -> Coroutine[Any, Any, Command | None]:
+    def noting(connection: Connection, command: Command) -> Coroutine[Any, Any, Command | None] | Command | None:
         codes.add(command.code)
         return handler(connection, command)
 

@@ -46,7 +46,7 @@ class Peer(Protocol):
 
 
 P = TypeVar("P", bound=Peer)
-Answering = Coroutine[Any, Any, Command | None]
+Answering = Coroutine[Any, Any, Command | None] | Command | None
 Handle = Callable[[P, Command], Answering]
 
 
@@ -110,7 +110,8 @@ class Gate:
                 denial = await asyncio.to_thread(self._judge.denial, command, host, is_white=False)
         if denial is not None:
             return await self._deny(connection, command, denial)
-        return await handle(connection, command)
+        answering = handle(connection, command)
+        return await answering if isinstance(answering, Coroutine) else answering
 
     async def _deny(self, connection: Peer, command: Command, denial: Denial) -> Command:
         """Return the answer to a request that does not pass: that of Apache's brokers with ACL."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from cosmodrome.broker.processors import (
     ack,
@@ -30,7 +30,7 @@ from cosmodrome.broker.processors import (
 from cosmodrome.broker.slave import BEFORE_SERVICE, REFUSED, refuse_resting, refuse_write, refuse_yet
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.errors import ProtocolError, RequestCodeNotSupported, RequestError, StoreError
-from cosmodrome.net.connection import Connection
+from cosmodrome.net.connection import Answering, Connection, completed
 from cosmodrome.wire.command import Command
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Processor = Callable[["Broker", Connection, Command], Coroutine[Any, Any, Command]]
+Processor = Callable[["Broker", Connection, Command], Answering]
 
 # What clients ask for again and again, and what costs the same whoever asks. All else waits for its turn in the lane:
 # of the requests that may take long, the loop serves one in each of its turns, however many come at once.
@@ -74,7 +74,7 @@ AT_ONCE = frozenset(
 def _in_turn(processor: Processor) -> Processor:
     async def wait_and_answer(broker: Broker, connection: Connection, command: Command) -> Command:
         await broker.lane.turn()
-        return await processor(broker, connection, command)
+        return await completed(processor(broker, connection, command))
 
     return wait_and_answer
 
@@ -198,22 +198,37 @@ async def unsupported(_broker: Broker, _connection: Connection, command: Command
     raise RequestCodeNotSupported(command.code, _NOT_HERE.get(command.code, ""))
 
 
-async def refuse(command: Command, refusal: RequestError) -> Command:
+def refuse(command: Command, refusal: RequestError) -> Command:
     """The answer to a request that is not looked at."""
     return command.reply(refusal.code, remark=str(refusal))
 
 
-async def answer(broker: Broker, connection: Connection, command: Command) -> Command:
-    """The only place where an outcome becomes a response code."""
+def answer(broker: Broker, connection: Connection, command: Command) -> Answering:
+    """The only place where an outcome becomes a response code, together with `failed`."""
     try:
-        return await broker.processors.get(command.code, unsupported)(broker, connection, command)
-    except RequestError as refusal:  # expected: the peer asked for what it cannot have
-        return command.reply(refusal.code, remark=str(refusal))
-    except StoreError as error:  # files of one queue are not as they should be; the text names them
+        answering = broker.processors.get(command.code, unsupported)(broker, connection, command)
+    except Exception as error:
+        return failed(connection, command, error)
+    return answering if type(answering) is Command else _finish(connection, command, answering)
+
+
+async def _finish(connection: Connection, command: Command, answering: Answering) -> Command:
+    """Await the reply of a request that may have to wait."""
+    try:
+        return await completed(answering)
+    except Exception as error:
+        return failed(connection, command, error)
+
+
+def failed(connection: Connection, command: Command, error: Exception) -> Command:
+    """Return the reply that tells of an error."""
+    if isinstance(error, RequestError):  # expected: the peer asked for what it cannot have
+        return refuse(command, error)
+    if isinstance(error, StoreError):  # files of one queue are not as they should be; the text names them
         log.error("request %d (opaque %d) from %s: %s", command.code, command.opaque, connection.peer, error)
         return command.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
-    except ProtocolError as error:  # the frame was sound, so the connection stays; what it carried was not
+    if isinstance(error, ProtocolError):  # the frame was sound, so the connection stays; what it carried was not
         return command.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
-    except Exception:  # ours: full trace here, nothing leaked there
-        log.exception("request %d (opaque %d) from %s failed", command.code, command.opaque, connection.peer)
-        return command.reply(ResponseCode.SYSTEM_ERROR, remark="internal error; see the broker log")
+    # Ours: full trace here, nothing leaked there.
+    log.error("request %d (opaque %d) from %s failed", command.code, command.opaque, connection.peer, exc_info=error)
+    return command.reply(ResponseCode.SYSTEM_ERROR, remark="internal error; see the broker log")

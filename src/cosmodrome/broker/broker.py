@@ -58,7 +58,7 @@ from cosmodrome.model import REVIVE_PREFIX, SCHEDULE_TOPIC, DataVersion, Perm, P
 from cosmodrome.net.addresses import EVERY_ADDRESS, advertised_host, is_loopback
 from cosmodrome.net.books import Books
 from cosmodrome.net.caller import caller_of
-from cosmodrome.net.connection import Connection, Handler
+from cosmodrome.net.connection import Answering, Connection, Handler
 from cosmodrome.net.lane import Lane, steps_of
 from cosmodrome.net.server import CannotListen, Server
 from cosmodrome.net.watchdog import Watchdog
@@ -602,7 +602,7 @@ class Broker:
 
     # --- inside
 
-    def _handle(self, connection: Connection, command: Command) -> Coroutine[Any, Any, Command]:
+    def _handle(self, connection: Connection, command: Command) -> Answering:
         overload, waited_ms, store = self.overload, connection.waited_ms, self.store
         sends_waiting = store.flusher.waiters + self.replicas.waiters if self.promises else 0
         if waited_ms >= overload.patience_ms or store.is_page_cache_busy or sends_waiting >= overload.send_capacity:
@@ -618,7 +618,7 @@ class Broker:
                 return refuse(command, refusal)
         return answer(self, connection, command)
 
-    def _handle_vip(self, connection: Connection, command: Command) -> Coroutine[Any, Any, Command]:
+    def _handle_vip(self, connection: Connection, command: Command) -> Answering:
         if command.code in NOT_FOR_VIP:
             return refuse(command, RequestCodeNotSupported(command.code))
         return self._served(connection, command)

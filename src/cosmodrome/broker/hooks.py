@@ -17,7 +17,7 @@ from typing import Any
 
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.errors import ConfigError, ProtocolError, RequestError
-from cosmodrome.net.connection import Connection
+from cosmodrome.net.connection import Answering, Connection, completed
 from cosmodrome.wire import properties as props
 from cosmodrome.wire.bodies import BatchAckBody
 from cosmodrome.wire.command import Command
@@ -40,9 +40,9 @@ METHODS = ("before_send", "after_send", "before_consume", "after_consume")
 # A hook that fails with each message would fill the log: after the first failure it logs one in a thousand.
 FAILURES_PER_LINE = 1_000
 
-Answering = Coroutine[Any, Any, Command]
 Handle = Callable[[Connection, Command], Answering]
-Watch = Callable[[Answering, Connection, Command], Answering]
+Replying = Coroutine[Any, Any, Command]
+Watch = Callable[[Replying, Connection, Command], Replying]
 
 
 @dataclass(slots=True)
@@ -160,13 +160,17 @@ class Hooks:
         """The same handler, with the hooks told of what passes."""
 
         def handle_watched(connection: Connection, command: Command) -> Answering:
-            answering = handle(connection, command)
             watch = self._watch.get(command.code)
-            return answering if watch is None else watch(answering, connection, command)
+            if watch is None:
+                return handle(connection, command)
+            return watch(handle_later(connection, command), connection, command)
+
+        async def handle_later(connection: Connection, command: Command) -> Command:
+            return await completed(handle(connection, command))
 
         return handle_watched
 
-    async def _sending(self, answering: Answering, connection: Connection, command: Command) -> Command:
+    async def _sending(self, answering: Replying, connection: Connection, command: Command) -> Command:
         try:
             context = _send_context(SendMessage.decode(command), connection, command)
         except (RequestError, ProtocolError):
@@ -180,7 +184,7 @@ class Hooks:
         self._tell("after_send", context)
         return reply
 
-    async def _consuming(self, answering: Answering, connection: Connection, command: Command) -> Command:
+    async def _consuming(self, answering: Replying, connection: Connection, command: Command) -> Command:
         reply = await answering
         try:
             for name, context in _CONSUMES[RequestCode(command.code)](command, reply, connection.peer):

@@ -321,7 +321,8 @@ class Instance:
     async def _answer(self, connection: Connection, command: Command) -> Command | None:
         handler = self.handlers.get(command.code, refuse)
         try:
-            return await handler(connection, command)
+            answering = handler(connection, command)
+            return await answering if isinstance(answering, Coroutine) else answering
         except CosmodromeError as error:
             log.warning("%s asked %s: %s", connection.peer, command, error)
             return command.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))

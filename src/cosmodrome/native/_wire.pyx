@@ -23,11 +23,15 @@ cdef extern from *:
     }
     #define slot_of(object, place) (*(PyObject **)((char *)(object) + (place)))
     static PyObject *blank_of(PyObject *cls) { return ((PyTypeObject *)cls)->tp_alloc((PyTypeObject *)cls, 0); }
+    static PyObject *tuple_of(PyObject *cls, Py_ssize_t size) {
+        return ((PyTypeObject *)cls)->tp_alloc((PyTypeObject *)cls, size);
+    }
     static int is_of(PyObject *object, PyObject *cls) { return Py_TYPE(object) == (PyTypeObject *)cls; }
     """
     Py_ssize_t slot_place(object descriptor)
     PyObject *slot_of(PyObject *thing, Py_ssize_t place)
     PyObject *blank_of(object cls)
+    PyObject *tuple_of(object cls, Py_ssize_t size)
     bint is_of(PyObject *thing, PyObject *cls)
 
 cdef extern from *:
@@ -50,6 +54,13 @@ cdef extern from "Python.h":
     bint PyUnicode_CheckExact(PyObject *thing)
     bint PyUnicode_Check(PyObject *thing)
     bint PyBytes_CheckExact(PyObject *thing)
+    bint PyByteArray_CheckExact(PyObject *thing)
+    char *PyByteArray_AS_STRING(PyObject *thing)
+    Py_ssize_t PyByteArray_GET_SIZE(PyObject *thing)
+    bint PyTuple_Check(PyObject *thing)
+    Py_ssize_t PyTuple_GET_SIZE(PyObject *thing)
+    PyObject *PyTuple_GET_ITEM(PyObject *thing, Py_ssize_t index)
+    void PyTuple_SET_ITEM(PyObject *thing, Py_ssize_t index, PyObject *item)
     PyObject *PyErr_Occurred()
     void Py_XDECREF(PyObject *thing)
     PyObject *Py_True
@@ -377,31 +388,116 @@ cdef inline Py_ssize_t _i32(Bytes at) noexcept nogil:
     return <int>(<unsigned int>at[0] << 24 | <unsigned int>at[1] << 16 | <unsigned int>at[2] << 8 | at[3])
 
 
+# --- frames
+
+DEF PREFIX_SIZE = 8
+DEF MAX_HEADER_BYTES = 256 * 1024
+
+cdef object _frame = None
+cdef object _refuse = None
+
+
+def know_frames(frame, refuse):
+    """Learn the class of frames, and what refuses a prefix that cannot be right."""
+    global _frame, _refuse
+    _frame, _refuse = frame, refuse
+
+
+cdef class FrameDecoder:
+    """The native twin of `wire.frame.FrameDecoder`."""
+
+    cdef Py_ssize_t _max_size
+    cdef Py_ssize_t _position
+    cdef readonly object _data  # bytes, or a bytearray while a frame is not whole
+    cdef readonly Py_ssize_t pending_bytes
+
+    def __init__(self, Py_ssize_t max_frame_bytes=16 * 1024 * 1024):
+        self._max_size = max_frame_bytes - 4
+        self._data = b""
+        self._position = self.pending_bytes = 0
+
+    def feed(self, data):
+        if not PyBytes_CheckExact(<PyObject *>data):
+            data = bytes(data)
+        if not self.pending_bytes:
+            self._data = data
+            self._position = 0
+            self.pending_bytes = PyBytes_GET_SIZE(data)
+            return
+        self.pending_bytes += PyBytes_GET_SIZE(data)
+        pending = self._data
+        if PyByteArray_CheckExact(<PyObject *>pending):
+            del pending[:self._position]
+            pending += data
+        else:
+            self._data = bytearray(pending[self._position:]) + data
+        self._position = 0
+
+    def take(self):
+        """The next whole frame, or None until more bytes come."""
+        cdef Bytes at
+        cdef Py_ssize_t have, size, header_size
+        cdef PyObject *made
+        cdef object data = self._data
+        if self.pending_bytes < PREFIX_SIZE:
+            return None
+        if PyBytes_CheckExact(<PyObject *>data):
+            at, have = <Bytes>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data)
+        else:
+            at, have = <Bytes>PyByteArray_AS_STRING(<PyObject *>data), PyByteArray_GET_SIZE(<PyObject *>data)
+        if have - self._position != self.pending_bytes:
+            raise AssertionError("the bytes of a frame are not all here")
+        at += self._position
+        size = _i32(at)
+        header_size = at[5] << 16 | at[6] << 8 | at[7]
+        if not 4 + header_size <= size <= self._max_size or header_size > MAX_HEADER_BYTES:
+            raise _refuse(at[:PREFIX_SIZE], size, header_size, self._max_size)
+        if self.pending_bytes < size + 4:
+            return None
+        made = tuple_of(_frame, 3)
+        if made is NULL:
+            raise MemoryError
+        frame = <object>made
+        Py_DECREF(frame)
+        _set_item(made, 0, at[4])
+        _set_item(made, 1, PyBytes_FromStringAndSize(<char *>at + PREFIX_SIZE, header_size))
+        _set_item(made, 2, PyBytes_FromStringAndSize(<char *>at + PREFIX_SIZE + header_size, size - 4 - header_size))
+        self._position += 4 + size
+        self.pending_bytes -= 4 + size
+        return frame
+
+
+cdef inline void _set_item(PyObject *made, Py_ssize_t index, object item) noexcept:
+    Py_INCREF(item)
+    PyTuple_SET_ITEM(made, index, <PyObject *>item)
+
+
 # --- commands
 
 cdef object _command = None
+cdef object _decode_pure = None
 cdef object _languages = {}
 cdef object _language_names = {}
 cdef object _json = 0
 cdef object _binary = 1
 cdef Py_ssize_t _body_at, _code_at, _flag_at, _language_at, _opaque_at, _remark_at, _serializer_at, _version_at
-cdef Py_ssize_t _raw_at, _fields_at, _header_at
+cdef Py_ssize_t _raw_at, _fields_at, _header_at, _table_at
 
 
 def know(command, languages):
     """Learn the class of commands and the names of languages."""
-    global _command, _languages, _language_names
+    global _command, _decode_pure, _languages, _language_names
     global _body_at, _code_at, _flag_at, _language_at, _opaque_at, _remark_at, _serializer_at, _version_at
-    global _raw_at, _fields_at, _header_at
+    global _raw_at, _fields_at, _header_at, _table_at
     places = [
         slot_place(command.__dict__[name])
-        for name in "body code flag language opaque remark serializer version raw fields_at header".split()
+        for name in "body code flag language opaque remark serializer version raw fields_at header _fields".split()
     ]
     if min(places) < 0:
         raise TypeError("a command keeps all it has in slots")
     _body_at, _code_at, _flag_at, _language_at, _opaque_at, _remark_at, _serializer_at, _version_at = places[:8]
-    _raw_at, _fields_at, _header_at = places[8:]
-    _command, _languages = command, languages
+    _raw_at, _fields_at, _header_at, _table_at = places[8:]
+    _command, _decode_pure, _languages = command, command._decode, languages
     _language_names = {number: name.encode() for name, number in languages.items()}
 
 
@@ -428,18 +524,25 @@ cdef object _made(
     _set(made, _body_at, body)
     _set(made, _remark_at, None)
     _set(made, _header_at, None)
+    _set(made, _table_at, None)
     result = <object>made
     Py_DECREF(result)
     return result
 
 
-def decode(serializer, bytes header not None, body):
-    """The command of a frame, its fields unread; None if the pure code must read it."""
-    if serializer == JSON:
-        return _decode_json(header, body)
-    if serializer == BINARY:
-        return _decode_binary(header, body)
-    return None
+def decode(frame):
+    """The command of a frame, its fields unread; what is unusual the pure code reads."""
+    cdef PyObject *parts = <PyObject *>frame
+    cdef object command = None, header
+    if not PyTuple_Check(parts) or PyTuple_GET_SIZE(parts) != 3:
+        raise TypeError("a frame has three parts")
+    header = <object>PyTuple_GET_ITEM(parts, 1)
+    if PyBytes_CheckExact(<PyObject *>header):
+        if PyTuple_GET_ITEM(parts, 0) == <PyObject *>_json:
+            command = _decode_json(header, <object>PyTuple_GET_ITEM(parts, 2))
+        elif PyTuple_GET_ITEM(parts, 0) == <PyObject *>_binary:
+            command = _decode_binary(header, <object>PyTuple_GET_ITEM(parts, 2))
+    return _decode_pure(*frame) if command is None else command
 
 
 DEF SEEN_CODE = 1

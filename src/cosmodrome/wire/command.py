@@ -5,6 +5,7 @@ A reply carries its request's opaque number and the response bit, and is encoded
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import orjson
@@ -45,9 +46,9 @@ class Command:
     """
 
     __slots__ = (
+        "_fields",
         "body",
         "code",
-        "fields",
         "fields_at",
         "flag",
         "header",
@@ -58,7 +59,7 @@ class Command:
         "serializer",
         "version",
     )
-    fields: dict[str, str]
+    _fields: dict[str, str] | None
     raw: bytes | None
     header: Header | None
 
@@ -76,7 +77,7 @@ class Command:
         serializer: int = JSON,
     ) -> None:
         self.code = code
-        self.fields = fields
+        self._fields = fields
         self.body = body
         self.opaque = opaque
         self.flag = flag
@@ -86,16 +87,24 @@ class Command:
         self.serializer = serializer
         self.raw = self.header = None
 
-    def __getattr__(self, name: str) -> dict[str, str]:
-        """Read the fields of a command that has none yet; no other slot is ever empty."""
-        if name != "fields":
-            raise AttributeError(name)
-        if self.raw is not None:
-            self.fields = Command._decode(self.serializer, self.raw, self.body).fields
-        else:
-            self.fields = self.header.fields() if self.header is not None else {}
+    @property
+    def fields(self) -> dict[str, str]:
+        fields = self._fields
+        return fields if fields is not None else self._make_fields()
+
+    @fields.setter
+    def fields(self, fields: dict[str, str]) -> None:
+        self._fields = fields
         self.raw = self.header = None
-        return self.fields
+
+    def _make_fields(self) -> dict[str, str]:
+        """Read the fields of a command that native code decoded, or make those of a reply; they count from now on."""
+        if self.raw is not None:
+            fields = Command._decode(self.serializer, self.raw, self.body).fields
+        else:
+            fields = self.header.fields() if self.header is not None else {}
+        self.fields = fields
+        return fields
 
     def __repr__(self) -> str:
         kind = "reply" if self.is_response else "oneway" if self.is_oneway else "request"
@@ -139,12 +148,12 @@ class Command:
         reply = _new(Command)
         reply.raw = reply.header = None
         if _native is not None and header is not None and not fields:
-            reply.header = header
+            reply.header, reply._fields = header, None
         else:
             texts = header.fields() if header is not None else {}
             if fields:
                 texts.update(fields)
-            reply.fields = texts
+            reply._fields = texts
         reply.code, reply.opaque, reply.flag, reply.version = code, self.opaque, RESPONSE_BIT, _OUR_VERSION
         reply.body, reply.serializer = body, self.serializer
         reply.language, reply.remark = _OUR_LANGUAGE, remark
@@ -168,12 +177,7 @@ class Command:
     @classmethod
     def decode(cls, frame: Frame) -> Command:
         """The command in a frame, or ProtocolError."""
-        serializer, header, body = frame
-        if _native is not None:
-            command: Command | None = _native.decode(serializer, header, body)
-            if command is not None:
-                return command
-        return cls._decode(serializer, header, body)
+        return decode(frame)
 
     @staticmethod
     def _decode(serializer: int, header: bytes, body: bytes | memoryview) -> Command:
@@ -184,8 +188,15 @@ class Command:
         raise ProtocolError(f"unknown header type {serializer}; JSON is 0, ROCKETMQ is 1")
 
 
+def _decode_frame(frame: Frame) -> Command:
+    return Command._decode(*frame)
+
+
+# The command in a frame, or ProtocolError.
+decode: Callable[[Frame], Command] = _decode_frame
 if _native is not None:
     _native.know(Command, _LANGUAGES)
+    decode = _native.decode
 
 
 def _encode_json(command: Command) -> bytes:
@@ -227,7 +238,7 @@ def _decode_json(header: bytes, body: bytes | memoryview) -> Command:
         code, opaque, flag, version = map(_int32, (code, opaque, flag, version))
     command = _new(Command)
     command.code, command.opaque, command.flag, command.version = code, opaque, flag, version
-    command.fields, command.body, command.serializer = fields, body, JSON
+    command._fields, command.body, command.serializer = fields, body, JSON
     command.raw = command.header = None
     command.language = _language(get("language"))
     remark = get("remark")
@@ -299,7 +310,7 @@ def _decode_binary(header: bytes, body: bytes | memoryview) -> Command:
     code, language, version, opaque, flag, remark, fields = binary_header.decode(header)
     command = _new(Command)
     command.code, command.opaque, command.flag, command.version = code, opaque, flag, version
-    command.fields, command.body, command.serializer = fields, body, BINARY
+    command._fields, command.body, command.serializer = fields, body, BINARY
     command.raw = command.header = None
     command.language, command.remark = language, remark
     return command

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cosmodrome.errors import ProtocolError
+from cosmodrome.native import wire as _native
 
 JSON = 0
 BINARY = 1
@@ -69,10 +70,7 @@ class FrameDecoder:
         size, word = _PREFIX.unpack_from(data, start)
         header_size = word & 0xFFFFFF
         if not 4 + header_size <= size <= self._max_size or header_size > MAX_HEADER_BYTES:
-            foreign = _foreign(bytes(data[start : start + PREFIX_SIZE]))
-            limits = f"limits {self._max_size} and {MAX_HEADER_BYTES}"
-            told = f"frame of {size} bytes with a header of {header_size}; {limits}"
-            raise ProtocolError(f"it speaks {foreign}, not RocketMQ's protocol" if foreign else told)
+            raise _refusal(bytes(data[start : start + PREFIX_SIZE]), size, header_size, self._max_size)
         if available < size + 4:
             return None
         body = start + PREFIX_SIZE + header_size
@@ -83,6 +81,19 @@ class FrameDecoder:
         if type(data) is bytearray:
             header_bytes, body_bytes = bytes(header_bytes), bytes(body_bytes)
         return _new_tuple(Frame, (word >> 24, header_bytes, body_bytes))
+
+
+def _refusal(prefix: bytes, size: int, header_size: int, max_size: int) -> ProtocolError:
+    """Return the error for a prefix that cannot be right."""
+    foreign = _foreign(prefix)
+    told = f"frame of {size} bytes with a header of {header_size}; limits {max_size} and {MAX_HEADER_BYTES}"
+    return ProtocolError(f"it speaks {foreign}, not RocketMQ's protocol" if foreign else told)
+
+
+PureFrameDecoder = FrameDecoder
+if _native is not None and not TYPE_CHECKING:
+    _native.know_frames(Frame, _refusal)
+    FrameDecoder = _native.FrameDecoder
 
 
 def _foreign(start: bytes) -> str | None:

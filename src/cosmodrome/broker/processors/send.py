@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from cosmodrome.broker.delays import delay_level
@@ -16,7 +16,7 @@ from cosmodrome.broker.topics import check_writable
 from cosmodrome.codes import ResponseCode
 from cosmodrome.errors import InvalidParameter, MessageIllegal, ProtocolError
 from cosmodrome.model import DLQ_PREFIX, RETRY_PREFIX, Perm, Property, TopicConfig
-from cosmodrome.net.connection import Connection
+from cosmodrome.net.connection import Answering, Connection, completed
 from cosmodrome.store.message import Appended, AppendedBatch, Durability, StoreMessage
 from cosmodrome.wire import properties as props
 from cosmodrome.wire.batch import decode_batch
@@ -46,23 +46,47 @@ FEW_KEYS_CHARACTERS = 1_000  # properties as short as this cannot have many keys
 _MARKS = (Property.DELAY, Property.TRAN_MSG, DELIVER_MARK, Property.POP_CK)
 
 
-async def send_message(broker: Broker, connection: Connection, command: Command) -> Command:
+def send_message(broker: Broker, connection: Connection, command: Command) -> Answering:
     """SEND_MESSAGE: append one message or a batch; answer when it is as safe as this broker promises."""
     request = SendMessage.decode(command)
     broker.check_permission(Perm.WRITE)
     topic = broker.topics.sendable(
         request.topic, request.default_topic, request.default_topic_queue_nums, request.unit_mode
     )
-    has_waited = broker.settling.must_wait(topic.name)
-    if has_waited:  # a send made the topic: it must outlive the message's promise
-        await broker.settling.wait(topic.name)
+    if broker.settling.must_wait(topic.name):  # a send made the topic: it must outlive the message's promise
+        return _send_settled(broker, connection, command, request, topic)
+    if not request.batch:
+        return _send_one(broker, connection, command, request, topic)
+    if broker.store.is_entering_batch:
+        return _send_behind_batches(broker, connection, command, request, topic)
+    return _send_batch(broker, connection, command, request, topic)
+
+
+async def _send_settled(
+    broker: Broker, connection: Connection, command: Command, request: SendMessage, topic: TopicConfig
+) -> Command:
+    await broker.settling.wait(topic.name)
+    send = _send_batch if request.batch else _send_one  # others of the connection wait behind it already
+    return await completed(send(broker, connection, command, request, topic))
+
+
+async def _send_behind_batches(
+    broker: Broker, connection: Connection, command: Command, request: SendMessage, topic: TopicConfig
+) -> Command:
+    """Send when no batch is on its way into its queue; nothing else of the connection is served before."""
+    queue_id_for(request, topic)  # what is refused anyway is refused at once
+    with connection.paused():
+        while broker.store.is_entering_batch:
+            await broker.lane.run(broker.store.entering_batch())
+    return await completed(_send_batch(broker, connection, command, request, topic))
+
+
+def _send_one(
+    broker: Broker, connection: Connection, command: Command, request: SendMessage, topic: TopicConfig
+) -> Answering:
     queue_id = queue_id_for(request, topic)
     if request.sys_flag & _TRANSACTION:
         _check_transaction(request)
-    if request.batch:
-        if broker.store.is_entering_batch and not has_waited:  # else others of the connection wait behind it already
-            await _enter_batches(broker, connection)
-        return await _send_batch(broker, connection, command, request, topic, queue_id)
     properties = request.properties or ""
     if len(properties) > FEW_KEYS_CHARACTERS:
         _check_keys(broker, properties, (properties,))
@@ -75,18 +99,64 @@ async def send_message(broker: Broker, connection: Connection, command: Command)
         properties = props.append(properties, Property.UNIQ_KEY, unique_key)
     message = message_from(broker, connection, command, request, topic, queue_id)
     message.properties = _with_broker_properties(broker, properties)
+    store = _store if is_plain else _store_marked
     if request.topic.startswith(RETRY_PREFIX):
-        await _bury_if_dead(broker, request, message)
-    if is_plain:
-        appended = broker.store.append(message)
-        broker.statistics.put(message.topic, message.queue_id, 1, appended.size, broker.store.append_ms)
-    else:
-        appended = _append_marked(broker, message)
-    code = await _durable(broker, message, appended, properties) if broker.promises else _SUCCESS
+        _bury_if_dead(broker, request, message)
+        if broker.topics.is_unsaved(message.topic):
+            return _store_settled(store, broker, command, message, properties, queue_id, unique_key)
+    return store(broker, command, message, properties, queue_id, unique_key)
+
+
+Store = Callable[["Broker", Command, StoreMessage, str, int, str], Answering]
+
+
+def _store(
+    broker: Broker, command: Command, message: StoreMessage, properties: str, queue_id: int, unique_key: str
+) -> Answering:
+    appended = broker.store.append(message)
+    broker.statistics.put(message.topic, message.queue_id, 1, appended.size, broker.store.append_ms)
     reply = _reply(broker, appended, queue_id, unique_key)
-    if not is_plain:
-        reply.recall_handle = recall_handle(message, broker.config.broker_name)
-    return command.reply(code, reply)
+    if broker.promises:
+        return _promised(broker, command, message, appended, properties, reply)
+    return command.reply(_SUCCESS, reply)
+
+
+def _store_marked(
+    broker: Broker, command: Command, message: StoreMessage, properties: str, queue_id: int, unique_key: str
+) -> Answering:
+    """Store a message that may have to wait for something before it is delivered."""
+    appended = _append_marked(broker, message)
+    reply = _reply(broker, appended, queue_id, unique_key)
+    reply.recall_handle = recall_handle(message, broker.config.broker_name)
+    if broker.promises:
+        return _promised(broker, command, message, appended, properties, reply)
+    return command.reply(_SUCCESS, reply)
+
+
+async def _store_settled(
+    store: Store,
+    broker: Broker,
+    command: Command,
+    message: StoreMessage,
+    properties: str,
+    queue_id: int,
+    unique_key: str,
+) -> Command:
+    """Store a message when its topic, which it made, is on disk."""
+    await broker.topics.saved()
+    return await completed(store(broker, command, message, properties, queue_id, unique_key))
+
+
+async def _promised(
+    broker: Broker,
+    command: Command,
+    message: StoreMessage,
+    appended: Appended | AppendedBatch,
+    properties: str,
+    reply: SendReply,
+) -> Command:
+    """Answer when the message is as safe as this broker promises."""
+    return command.reply(await _durable(broker, message, appended, properties), reply)
 
 
 def _append_marked(broker: Broker, message: StoreMessage) -> Appended:
@@ -97,10 +167,13 @@ def _append_marked(broker: Broker, message: StoreMessage) -> Appended:
     return broker.append(message)
 
 
-async def _send_batch(
-    broker: Broker, connection: Connection, command: Command, request: SendMessage, topic: TopicConfig, queue_id: int
-) -> Command:
+def _send_batch(
+    broker: Broker, connection: Connection, command: Command, request: SendMessage, topic: TopicConfig
+) -> Answering:
     """Every item becomes a message of its own, with its own properties; together they are one write."""
+    queue_id = queue_id_for(request, topic)
+    if request.sys_flag & _TRANSACTION:
+        _check_transaction(request)
     if request.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
         raise MessageIllegal("batch request does not support retry group " + request.topic)
     try:
@@ -119,20 +192,23 @@ async def _send_batch(
     message = message_from(broker, connection, command, request, topic, queue_id)
     appended = broker.store.append_batch(message, items)
     broker.statistics.put(message.topic, queue_id, len(items), appended.size, broker.store.append_ms)
+    reply = _reply(broker, appended, queue_id, props.find(properties, Property.UNIQ_KEY))
+    if broker.store.is_entering_batch or broker.promises:
+        return _batch_promised(broker, command, message, appended, properties, reply)
+    return command.reply(_SUCCESS, reply)
+
+
+async def _batch_promised(
+    broker: Broker, command: Command, message: StoreMessage, appended: AppendedBatch, properties: str, reply: SendReply
+) -> Command:
+    """Answer when a batch is in its queue, and as safe as this broker promises."""
     if broker.store.is_entering_batch:
         await broker.lane.run(broker.store.entering_batch())
     code = await _durable(broker, message, appended, properties) if broker.promises else _SUCCESS
-    return command.reply(code, _reply(broker, appended, queue_id, props.find(properties, Property.UNIQ_KEY)))
+    return command.reply(code, reply)
 
 
-async def _enter_batches(broker: Broker, connection: Connection) -> None:
-    """Return when no batch is on its way into its queue; nothing else of the connection is served before."""
-    with connection.paused():
-        while broker.store.is_entering_batch:
-            await broker.lane.run(broker.store.entering_batch())
-
-
-async def _bury_if_dead(broker: Broker, request: SendMessage, message: StoreMessage) -> None:
+def _bury_if_dead(broker: Broker, request: SendMessage, message: StoreMessage) -> None:
     """Put a client's own retry among the dead letters if it came too often, or if its group consumes in order: such a
     group retries where it is, and sends only what it gives up."""
     group = broker.groups.group(request.topic.removeprefix(RETRY_PREFIX))
@@ -150,8 +226,6 @@ async def _bury_if_dead(broker: Broker, request: SendMessage, message: StoreMess
             message.reconsume_times,
             props.find(message.properties, Property.LAST_ERROR) or "not told",
         )
-        if broker.topics.is_unsaved(message.topic):
-            await broker.topics.saved()
 
 
 def message_from(
