@@ -52,7 +52,7 @@ YAML_PARTS = SPARK_PARTS | {"access"}  # which the extra `acl` brings it as well
 # What decides for a Raft group gets its messages, the time and chance as arguments; only these know of a disk.
 RAFT_NEEDS = frozenset({"__future__", "collections", "cosmodrome", "dataclasses", "enum", "itertools", "json"})
 RAFT_NEEDS |= {"random", "struct", "typing", "zlib"}
-RAFT_SHELL = frozenset({"storage.py", "entry_files.py", "entry_log.py"})
+RAFT_SHELL = frozenset({"storage.py", "entry_files.py", "entry_log.py", "node.py"})
 
 # Doors for users, which only show what lies behind them: `import cosmodrome`, its face without await, `python -m`.
 DOORS = {"": ("client", *WORDS), "blocking": ("client", *WORDS), "__main__": ("cli",)}

@@ -87,6 +87,14 @@ class Caller:
         connection = self._ready(address) or await self._connect(address, self._config.connect_timeout_ms)
         await connection.oneway(command)
 
+    def post(self, address: str, command: Command) -> bool:
+        """Send a one-way command if a connection takes it now; return whether one did."""
+        connection = self._ready(address)
+        if connection is None or connection.is_stalled:
+            return False
+        connection.send(command)
+        return True
+
     def is_connected(self, address: str) -> bool:
         return self._ready(address) is not None
 
