@@ -16,6 +16,8 @@ SOURCE = Path(__file__).parents[2] / "src" / "cosmodrome"
 DATES = {
     "broker/broker.py": (1, "which day it is for the statistics"),
     "broker/pop/pops.py": (2, "born timestamps of checkpoints and acks"),
+    "broker/processors/group_queries.py": (1, "how late a group is, with dates redated"),
+    "broker/processors/heartbeat.py": (1, "the dates told to operators of when producers were last heard of"),
     "broker/processors/pop.py": (3, "how long a request was under way by its client's date, if that may be; an answer"),
     "broker/processors/recall.py": (1, "a born timestamp"),
     "broker/processors/reply.py": (2, "properties and a store timestamp that clients read"),

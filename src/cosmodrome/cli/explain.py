@@ -25,9 +25,9 @@ SCHEMA = Schema(
 @click.argument("code", required=False)
 @format_options(SCHEMA)
 def explain(code: str | None, output: str) -> None:
-    """Say what CODE means and what to do: a code of a request or a response, a send status, or an error's name.
+    """Say what a code, a send status or an error means, and what to do.
 
-    Without CODE it lists them all.
+    CODE is the number of a request or a response, or a name. Without it, all are listed.
     """
     found = every_explanation() if code is None else explanations(code)
     if not found:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from cosmodrome.codes import RequestCode, ResponseCode
+from cosmodrome.numbers import MAX_INT, parse_int
 
 
 class Explanation(NamedTuple):
@@ -244,8 +245,9 @@ ERRORS: dict[str, tuple[str, str]] = {
 
 def explanations(word: str) -> list[Explanation]:
     """Return each meaning of a number or a name; capitals, `-` and `_` make no difference in names."""
-    if word.lstrip("-").isdecimal():
-        return [one for one in every_explanation() if one.code == int(word)]
+    code = parse_int(word, low=-MAX_INT - 1, high=MAX_INT)
+    if code is not None:
+        return [one for one in every_explanation() if one.code == code]
     wanted = _folded(word)
     return [one for one in every_explanation() if _folded(one.name) == wanted]
 
