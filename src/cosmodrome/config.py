@@ -641,6 +641,20 @@ def properties_text(*configs: _FromProperties) -> str:
     return "".join(sorted(lines))
 
 
+def as_properties(settings: Mapping[str, str]) -> str:
+    """Return keys and values as a properties file, with Java's escapes."""
+    return "".join(f"{_escaped(key, ' =:#!')}={_escaped(value, ' ')}\n" for key, value in settings.items())
+
+
+def _escaped(text: str, others: str) -> str:
+    """Escape backslashes and ends of lines, and `others`: all of them in a key, those that lead a value."""
+    for mark, written in (("\\", "\\\\"), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"), ("\f", "\\f")):
+        text = text.replace(mark, written)
+    if others == " ":
+        return f"\\{text}" if text.startswith(" ") else text
+    return "".join(f"\\{letter}" if letter in others else letter for letter in text)
+
+
 def check_keys(properties: Mapping[str, str], *configs: type[_FromProperties]) -> None:
     """Refuse every key that asks for what this version cannot keep, and every unknown key, in one error.
 

@@ -19,12 +19,20 @@ if TYPE_CHECKING:
         Cluster,
         Consumers,
         Done,
+        Epochs,
         GroupConfigs,
         GroupOnBroker,
         GroupProgress,
+        HaStatus,
+        HaStatuses,
+        Lateness,
         Producers,
+        QueueLateness,
+        QueuePage,
         QueueProgress,
+        QueueReset,
         QueueStatus,
+        Resets,
         TopicConfigs,
         TopicOnBroker,
         TopicStatus,
@@ -47,9 +55,10 @@ else:
         {
             "cosmodrome.admin.door": ("Admin BlockingAdmin"),
             "cosmodrome.admin.results": (
-                "AllProducers AllProgress BrokerNode BrokerTable BrokerTables ClientInfo Cluster Consumers "
-                "Done GroupConfigs GroupOnBroker GroupProgress Producers QueueProgress QueueStatus "
-                "TopicConfigs TopicOnBroker TopicStatus Unanswered to_json"
+                "AllProducers AllProgress BrokerNode BrokerTable BrokerTables ClientInfo Cluster "
+                "Consumers Done Epochs GroupConfigs GroupOnBroker GroupProgress HaStatus HaStatuses "
+                "Lateness Producers QueueLateness QueuePage QueueProgress QueueReset QueueStatus "
+                "Resets TopicConfigs TopicOnBroker TopicStatus Unanswered to_json"
             ),
             "cosmodrome.admin.roles": ("Member NotDemoted NotPromoted Promoted check_master choose demote promote"),
         },
@@ -67,16 +76,24 @@ __all__ = [
     "Cluster",
     "Consumers",
     "Done",
+    "Epochs",
     "GroupConfigs",
     "GroupOnBroker",
     "GroupProgress",
+    "HaStatus",
+    "HaStatuses",
+    "Lateness",
     "Member",
     "NotDemoted",
     "NotPromoted",
     "Producers",
     "Promoted",
+    "QueueLateness",
+    "QueuePage",
     "QueueProgress",
+    "QueueReset",
     "QueueStatus",
+    "Resets",
     "TopicConfigs",
     "TopicOnBroker",
     "TopicStatus",

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from cosmodrome.admin.core import AdminCore, refused_with
 from cosmodrome.admin.results import AllProducers, BrokerNode, ClientInfo, Consumers, Producers
 from cosmodrome.codes import RequestCode, ResponseCode, Version
-from cosmodrome.errors import BrokerError
-from cosmodrome.model import check_group
+from cosmodrome.errors import BrokerError, ClientError
+from cosmodrome.model import MessageQueue, check_group, check_topic
 from cosmodrome.wire.bodies import (
     AllProducerInfo,
     ClientConnection,
+    ConsumeDirectlyResult,
     ConsumerConnection,
+    ConsumerRunningInfo,
+    ConsumerStatus,
     ProducerConnection,
     ProducerInfo,
 )
-from cosmodrome.wire.requests import ConsumerGroupHeader, ProducerGroupHeader
+from cosmodrome.wire.command import Command
+from cosmodrome.wire.header import Header
+from cosmodrome.wire.record import parse_offset_msg_id
+from cosmodrome.wire.requests import (
+    ConsumeDirectly,
+    ConsumerGroupHeader,
+    GetConsumerStatus,
+    GetRunningInfo,
+    ProducerGroupHeader,
+)
+
+RELAYED_MS = 15_000  # a broker waits 10 s for a client's answer
 
 
 class ClientsAdmin(AdminCore):
@@ -79,6 +93,49 @@ class ClientsAdmin(AdminCore):
             for group, connections in body.groups.items():
                 by_group.setdefault(group, []).extend(connections)
         return AllProducers(tuple(Producers(group, _clients(by_group[group])) for group in sorted(by_group)), missing)
+
+    async def running_info(self, group: str, client_id: str, *, stacks: bool = False) -> ConsumerRunningInfo:
+        """Return what one connected consumer says about itself; ConsumerNotOnline's text if it is not connected."""
+        header = GetRunningInfo(check_group(group), client_id, stacks)
+        return ConsumerRunningInfo.decode((await self._of_member(RequestCode.GET_CONSUMER_RUNNING_INFO, header)).body)
+
+    async def consume_directly(
+        self, group: str, client_id: str, topic: str, offset_msg_id: str
+    ) -> ConsumeDirectlyResult:
+        """Have one connected consumer handle a stored message, and return how that went."""
+        ip, port, _ = parse_offset_msg_id(offset_msg_id)
+        header = ConsumeDirectly(check_group(group), client_id, offset_msg_id, topic=topic)
+        address = f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
+        reply = await self._ask(address, RequestCode.CONSUME_MESSAGE_DIRECTLY, header, timeout_ms=RELAYED_MS)
+        return ConsumeDirectlyResult.decode(reply.body)
+
+    async def consumer_status(
+        self, group: str, topic: str, client_id: str = ""
+    ) -> Mapping[str, Mapping[MessageQueue, int]]:
+        """Return by client id how far each connected member of a group says it is on a topic."""
+        self._require_running()
+        header = GetConsumerStatus(check_topic(topic), check_group(group), client_id or None)
+
+        async def ask(node: BrokerNode) -> ConsumerStatus:
+            reply = await self._ask(
+                node, RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, header, timeout_ms=RELAYED_MS
+            )
+            return ConsumerStatus.decode(reply.body)
+
+        answers, missing = await self._ask_each(await self._nodes_of_topic(topic), ask)
+        if missing and not answers:
+            raise ClientError(missing[0].reason)
+        return {client: offsets for _, body in answers for client, offsets in body.by_client.items()}
+
+    async def _of_member(self, code: RequestCode, header: Header) -> Command:
+        """Ask brokers until one that the member is connected to relays its answer."""
+        failure: ClientError | None = None
+        for node in await self.targets():
+            try:
+                return await self._ask(node, code, header, timeout_ms=RELAYED_MS)
+            except ClientError as error:
+                failure = error
+        raise failure or ClientError("the name server knows no broker; start one, and try again")
 
 
 def _clients(connections: Iterable[ClientConnection | ProducerInfo]) -> tuple[ClientInfo, ...]:

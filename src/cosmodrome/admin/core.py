@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
-from cosmodrome.admin.results import BrokerNode, Cluster, Unanswered
+from cosmodrome.admin.results import BrokerNode, Cluster, Done, Unanswered
 from cosmodrome.client.hooks import RpcHook
 from cosmodrome.client.instance import Instance
 from cosmodrome.client.lifecycle import Startable
@@ -37,9 +37,10 @@ class AdminCore(Startable):
         clock: Clock | None = None,
     ) -> None:
         super().__init__()
-        self._config = client_config(config, namesrv)
+        self.config = client_config(config, namesrv)
+        self.rpc_hooks = tuple(rpc_hooks)
         self._clock = clock or SystemClock()
-        self._instance = Instance(self._config, self._clock, None, rpc_hooks=rpc_hooks)
+        self._instance = Instance(self.config, self._clock, None, rpc_hooks=rpc_hooks)
         self._slots = asyncio.Semaphore(MAX_PARALLEL)
 
     async def _start(self) -> None:
@@ -47,6 +48,11 @@ class AdminCore(Startable):
 
     async def _stop(self) -> None:
         await self._instance.stop()
+
+    @property
+    def now_ms(self) -> int:
+        """The time of this machine, in ms since 1970."""
+        return self._clock.now_ms()
 
     # --- the cluster
 
@@ -122,6 +128,24 @@ class AdminCore(Startable):
         if errors and not answers and all(error.is_lasting for _, error in errors):
             raise errors[0][1]
         return answers, tuple(unanswered(node, error) for node, error in errors)
+
+    async def _do_on(
+        self, nodes: Sequence[BrokerNode], code: RequestCode, header: Header | None = None, body: bytes = b""
+    ) -> Done:
+        """Have each node do the same; return where it was done."""
+
+        async def do(node: BrokerNode) -> None:
+            await self._ask(node, code, header, body)
+
+        done, missing = await self._ask_each(nodes, do)
+        return Done(tuple(node for node, _ in done), "", missing)
+
+    async def _masters(self, broker: str = "", cluster: str = "") -> tuple[BrokerNode, ...]:
+        """Return the brokers that a change is for; a name without a master cannot be changed."""
+        nodes = await self.targets(broker, cluster)
+        if not nodes:
+            raise ClientError(f"{self._instance.name_servers.described} knows no broker; start one, and try again")
+        return nodes
 
     async def _ask_name_server(self, code: RequestCode, header: Header | None = None) -> Command:
         """Ask one of the name servers, any of which will do."""

@@ -20,6 +20,7 @@ from cosmodrome.model import (
     Subscription,
     TopicConfig,
 )
+from cosmodrome.wire.bodies import EpochsBody, HaStatusBody, QueueEntries
 from cosmodrome.wire.header import camel_case
 
 
@@ -216,6 +217,79 @@ class AllProducers:
 
     groups: tuple[Producers, ...]
     unanswered: tuple[Unanswered, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class QueueReset:
+    """Where a group goes on, on one queue."""
+
+    broker_name: str
+    queue_id: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resets:
+    """Where a group goes on, on the queues of a topic."""
+
+    group: str
+    topic: str
+    queues: tuple[QueueReset, ...] = ()
+    unanswered: tuple[Unanswered, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HaStatus:
+    """How one broker replicates: a master's slaves, or a slave's master."""
+
+    node: BrokerNode
+    status: HaStatusBody
+
+
+@dataclass(frozen=True, slots=True)
+class HaStatuses:
+    """How several brokers replicate."""
+
+    brokers: tuple[HaStatus, ...]
+    unanswered: tuple[Unanswered, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Epochs:
+    """Which master wrote which part of the logs of several brokers."""
+
+    brokers: tuple[EpochsBody, ...]
+    unanswered: tuple[Unanswered, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLateness:
+    """How late a group is on one queue: when the next message it has not consumed was stored, and how long ago."""
+
+    broker_name: str
+    queue_id: int
+    min_ms: int
+    max_ms: int
+    consumed_ms: int
+    delay_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """How late a group is on the queues of a topic."""
+
+    group: str
+    topic: str
+    queues: tuple[QueueLateness, ...] = ()
+    unanswered: tuple[Unanswered, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePage:
+    """Entries of a consume queue of one broker."""
+
+    node: BrokerNode
+    page: QueueEntries
 
 
 @dataclass(frozen=True, slots=True)

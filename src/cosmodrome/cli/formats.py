@@ -145,8 +145,11 @@ def _scalar(value: Any) -> str:
     return json_text(value)
 
 
-def format_options(schema: Schema) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that adds `-o` and `--format help` to a command, which gets the format as `output`."""
+def format_options(schema: Schema, *, with_output: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that adds `-o` and `--format help` to a command, which gets the format as `output`.
+
+    Without `with_output`, the command has a `-o` of its own.
+    """
 
     def tell(context: click.Context, _option: click.Parameter, value: str | None) -> None:
         if value is not None and not context.resilient_parsing:
@@ -162,6 +165,8 @@ def format_options(schema: Schema) -> Callable[[Callable[..., Any]], Callable[..
             callback=tell,
             help="Print the columns and their meanings, and exit.",
         )(command)
+        if not with_output:
+            return command
         return click.option(
             "-o",
             "--output",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from cosmodrome.client.incoming import Isolation, Pulled, received, received_messages, unpacked
 from cosmodrome.client.instance import Instance
 from cosmodrome.client.namespaces import unwrap_message, wrap_queue, wrap_topic
-from cosmodrome.client.offsets import offset_at
+from cosmodrome.client.offsets import min_offset, offset_at
 from cosmodrome.client.pulling import PULL_MAX_BYTES, PULL_MAX_MESSAGES, PullAnswer, pull
 from cosmodrome.client.subscribing import subscription
 from cosmodrome.codes import RequestCode, ResponseCode
@@ -153,10 +153,25 @@ class Finder:
         messages = [message for answer in answers for message in answer.messages]
         return Found(_oldest_first(messages)[:max_num], [error for answer in answers for error in answer.failures])
 
-    async def _read(self, queue: MessageQueue, begin_ms: int, end_ms: int, max_num: int) -> Found:
+    async def in_queue(
+        self, queue: MessageQueue, begin_ms: int, end_ms: int, max_num: int, offset: int | None = None
+    ) -> Found:
+        """The first `max_num` messages of one queue that were stored in [begin, end], from an offset on if it is given.
+
+        An offset that the queue no longer has stands for its first message.
+        """
+        wrapped = wrap_queue(self._namespace, queue)
+        await self._instance.routes.topic(wrapped.topic)
+        if offset is not None:
+            offset = max(offset, await min_offset(self._instance, wrapped))
+        return await self._read(wrapped, begin_ms, end_ms, max_num, offset)
+
+    async def _read(
+        self, queue: MessageQueue, begin_ms: int, end_ms: int, max_num: int, first: int | None = None
+    ) -> Found:
         found, isolation = Found(), Isolation()
         try:
-            offset = await offset_at(self._instance, queue, begin_ms, READER_GROUP)
+            offset = await offset_at(self._instance, queue, begin_ms, READER_GROUP) if first is None else first
             while len(found.messages) < max_num:
                 answer = await self._pull(queue, offset, isolation.count(min(max_num, PULL_MAX_MESSAGES), offset))
                 pulled = self._pulled(queue, answer)

@@ -1,4 +1,4 @@
-"""`cosmodrome admin`: what changes brokers while they run."""
+"""The verbs promote and demote: who is the master of a broker's name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import TypeVar
 
 import click
 
-from cosmodrome.admin import Promoted, demote, promote
+from cosmodrome.admin import Promoted
+from cosmodrome.admin import demote as demote_master
+from cosmodrome.admin import promote as promote_slave
 from cosmodrome.cli.access import Access, access_options, hints_at_start
 from cosmodrome.cli.options import duration, output_option
 from cosmodrome.cli.output import echo_json, one_line
@@ -21,12 +23,7 @@ T = TypeVar("T")
 _LONGEST = timedelta(minutes=10)
 
 
-@click.group()
-def admin() -> None:
-    """Change brokers while they run."""
-
-
-@admin.command("promote")
+@click.command("promote")
 @click.argument("broker_name")
 @click.option("--to", default="", metavar="ID|ADDRESS", help="The slave to promote.  [default: the one with most]")
 @click.option(
@@ -45,7 +42,7 @@ def admin() -> None:
 @click.option("--force", is_flag=True, help="Promote though the master may live, or another slave has more.")
 @access_options
 @output_option
-def promote_slave(
+def promote(
     broker_name: str, to: str, role: str | None, timeout: timedelta, force: bool, access: Access, output: str
 ) -> None:
     """Make a slave of BROKER_NAME its master. The old one, if it lives, becomes a slave.
@@ -62,7 +59,7 @@ def promote_slave(
     timeout_ms = max(int(timeout / timedelta(milliseconds=1)), 1)
 
     async def promoting(instance: Instance) -> Promoted:
-        return await promote(instance, broker_name, to, role or "", timeout_ms=timeout_ms, force=force, tell=tell)
+        return await promote_slave(instance, broker_name, to, role or "", timeout_ms=timeout_ms, force=force, tell=tell)
 
     with hints_at_start():
         promoted = run(_with_instance(access, promoting))
@@ -81,20 +78,20 @@ async def _with_instance(access: Access, work: Callable[[Instance], Awaitable[T]
         await instance.stop()
 
 
-@admin.command("demote")
+@click.command("demote")
 @click.argument("address")
 @click.option(
     "--id", "broker_id", type=click.IntRange(1), help="Its brokerId as a slave.  [default: the lowest free one]"
 )
 @access_options
-def demote_master(address: str, broker_id: int | None, access: Access) -> None:
+def demote(address: str, broker_id: int | None, access: Access) -> None:
     """Make the stale master at ADDRESS a slave of the one that was promoted since.
 
     What only the stale one has is kept aside, in its folder commitlog.bad.
     """
 
     async def demoted(instance: Instance) -> tuple[RoleReply, RoleReply]:
-        return await demote(instance, address, broker_id)
+        return await demote_master(instance, address, broker_id)
 
     with hints_at_start():
         slave, master = run(_with_instance(access, demoted))
