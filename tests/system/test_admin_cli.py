@@ -48,6 +48,7 @@ class Shell:
         self.address = cluster.brokers[0].address
         with cluster.producer("shop") as producer:
             producer.create_topic(TOPIC, QUEUES)
+            producer.create_topic("posted", QUEUES)
             sent = [
                 producer.send(
                     Message(TOPIC, b"%d" % number, tags="paid" if number % 2 else "open", keys="k"),
@@ -284,6 +285,7 @@ def test_a_message_is_handled_by_one_consumer_and_sent_again(shell: Shell) -> No
     assert "CR_SUCCESS" in handled.stderr
     (row,) = shell.json("queryMsgById", *asked)
     assert (row["body"], row["consumed"][GROUP]) == ("0", "CONSUMED")
+    shell.json("updateTopic", "-c", CLUSTER, "-t", "resent", "-w", "1", "-r", "1")
     (sent,) = shell.json("sendMessage", "-t", "resent", "-p", "once", "-c", "tag", "-k", "key")
     again = shell.call("queryMsgById", "-t", "resent", "-i", sent["msgId"], "-s", "true")
     assert again.exit_code == 0, again.output
