@@ -8,7 +8,7 @@ from cosmodrome.admin.groups import GroupsAdmin
 from cosmodrome.admin.messages import MessagesAdmin
 from cosmodrome.admin.name_servers import NameServersAdmin
 from cosmodrome.admin.topics import TopicsAdmin
-from cosmodrome.client.blocking.face import Face, like, waits
+from cosmodrome.client.blocking.face import Face, like, shows, waits
 
 
 class Admin(TopicsAdmin, GroupsAdmin, ClientsAdmin, BrokersAdmin, NameServersAdmin, MessagesAdmin):
@@ -30,6 +30,7 @@ class BlockingAdmin(Face[Admin]):
     def __init__(self) -> None: ...
 
     add_write_permission = waits(Admin.add_write_permission)
+    now_ms = shows(Admin, lambda behind: behind.now_ms)
     all_producers = waits(Admin.all_producers)
     all_progress = waits(Admin.all_progress)
     broker_config = waits(Admin.broker_config)
