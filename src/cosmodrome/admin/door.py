@@ -59,6 +59,7 @@ class BlockingAdmin(Face[Admin]):
     messages_by_unique_key = waits(Admin.messages_by_unique_key)
     namesrv_config = waits(Admin.namesrv_config)
     producers = waits(Admin.producers)
+    queue_messages = waits(Admin.queue_messages)
     put_group = waits(Admin.put_group)
     put_groups = waits(Admin.put_groups)
     put_kv = waits(Admin.put_kv)
