@@ -1,4 +1,4 @@
-"""Sign requests with an access key, and speak TLS: for brokers with ACL, and Apache's with TLS."""
+"""Sign requests with an access key, and speak TLS: for brokers with ACL and TLS."""
 
 from __future__ import annotations
 

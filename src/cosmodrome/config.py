@@ -56,6 +56,22 @@ class BrokerRole(StrEnum):
     SLAVE = "SLAVE"  # follows the master's log and takes no messages of its own
 
 
+class TlsMode(StrEnum):
+    """The connections that a server takes."""
+
+    DISABLED = "disabled"  # plain ones
+    PERMISSIVE = "permissive"  # both
+    ENFORCING = "enforcing"  # those with TLS
+
+
+class ClientAuth(StrEnum):
+    """The certificate that a server asks of its clients."""
+
+    NONE = "none"
+    OPTIONAL = "optional"
+    REQUIRE = "require"
+
+
 class TlsCheck(StrEnum):
     """What a server's certificate must be."""
 
@@ -69,9 +85,9 @@ def alias(name: str, default: Any) -> Any:
     return field(default=default, metadata={"alias": name})
 
 
-def secret(default: str) -> Any:
-    """A field that is shown to nobody: not in a repr, not in an error, not over the wire."""
-    return field(default=default, repr=False, metadata={"is_secret": True})
+def secret(name: str | None = None) -> Any:
+    """A text that is shown to nobody: not in a repr, not in an error, not over the wire."""
+    return field(default="", repr=False, metadata={"is_secret": True, "alias": name})
 
 
 class BadSetting(ConfigError):
@@ -394,6 +410,7 @@ class ReplicationConfig(_FromProperties):
     ha_listen_port: int = -1  # 0: any free port; -1: the port above listenPort, as Apache 4 has it
     ha_master_address: str = ""  # empty: the address that the name server tells
     ha_allowed_addresses: str = ""  # a key of our own: addresses that may copy the log; patterns as in plain_acl.yml
+    ha_tls_enable: bool = False  # a key of our own: a slave speaks TLS with its master's port for slaves
     ha_send_heartbeat_interval: int = 5_000
     ha_housekeeping_interval: int = 20_000  # silence after which a connection is closed
     ha_transfer_batch_size: int = 32 * KIB
@@ -497,10 +514,77 @@ class SecurityConfig(_FromProperties):
     rocketmq_home: str = ""  # the folder above conf/plain_acl.yml and conf/acl; empty: as ROCKETMQ_HOME says
     acl_file: str = ""  # a key of our own: the file of accounts, in place of conf/plain_acl.yml
     # The account with which a broker or name server asks others: {"accessKey": "…", "secretKey": "…"}
-    inner_client_authentication_credentials: str = secret("")
+    inner_client_authentication_credentials: str = secret()
     max_failed_authentications_per_minute: int = 300  # of one address, before its connections are closed
+    # TLS of the ports. Without a certificate one is made in memory, unless tls.test.mode.enable=false.
+    tls_server_mode: TlsMode = field(default=TlsMode.PERMISSIVE, metadata={"alias": "tls.server.mode"})
+    tls_test_mode_enable: bool = alias("tls.test.mode.enable", True)
+    tls_config_file: str = alias("tls.config.file", "")  # a properties file with the keys that begin with tls.
+    tls_server_cert_path: str = alias("tls.server.certPath", "")
+    tls_server_key_path: str = alias("tls.server.keyPath", "")
+    tls_server_key_password: str = secret("tls.server.keyPassword")
+    tls_server_need_client_auth: ClientAuth = field(
+        default=ClientAuth.NONE, metadata={"alias": "tls.server.need.client.auth"}
+    )
+    tls_server_auth_client: bool = alias("tls.server.authClient", False)
+    tls_server_trust_cert_path: str = alias("tls.server.trustCertPath", "")
+    # TLS of the daemon's own calls, to name servers and other brokers.
+    tls_enable: bool = alias("tls.enable", False)
+    use_tls: bool = alias("useTLS", False)  # the same, by another name
+    tls_client_auth_server: bool = alias("tls.client.authServer", False)
+    tls_client_trust_cert_path: str = alias("tls.client.trustCertPath", "")
+    tls_client_cert_path: str = alias("tls.client.certPath", "")
+    tls_client_key_path: str = alias("tls.client.keyPath", "")
+    tls_client_key_password: str = secret("tls.client.keyPassword")
+
+    @property
+    def calls_use_tls(self) -> bool:
+        return self.tls_enable or self.use_tls
+
+    @classmethod
+    def values_from(cls, properties: Mapping[str, str]) -> dict[str, Any]:
+        """As of any config; those of TLS also from the file that tls.config.file names, which win as with Apache."""
+        values = super(SecurityConfig, cls).values_from(properties)
+        if not (path := values.get("tls_config_file")):
+            return values
+        of_the_file = read_properties(Path(path))
+        known = {key for key in cls.attributes_by_key() if key.startswith("tls.") and key != "tls.config.file"}
+        if strange := [place(of_the_file, key) + f"{key} is no key of TLS" for key in of_the_file if key not in known]:
+            raise ConfigError("\n".join(strange))
+        return values | super(SecurityConfig, cls).values_from(of_the_file)
+
+    def _check_tls(self) -> None:
+        for side in ("server", "client"):
+            certificate, key = (getattr(self, f"tls_{side}_{part}_path") for part in ("cert", "key"))
+            _require(bool(certificate or not key), f"tls.{side}.keyPath", f"given together with tls.{side}.certPath")
+            _require(bool(key or not certificate), f"tls.{side}.certPath", f"given together with tls.{side}.keyPath")
+        asks = self.tls_server_need_client_auth is not ClientAuth.NONE
+        trusts, path = bool(self.tls_server_trust_cert_path), "tls.server.trustCertPath"
+        _require(
+            trusts or not asks, path, "the CA of your clients if tls.server.need.client.auth asks for certificates"
+        )
+        _require(
+            asks or not self.tls_server_auth_client,
+            "tls.server.authClient",
+            "false, or tls.server.need.client.auth=require beside it: else no client is asked for a certificate",
+        )
+        _require(
+            self.tls_server_mode is not TlsMode.ENFORCING
+            or self.tls_test_mode_enable
+            or bool(self.tls_server_cert_path),
+            "tls.server.certPath",
+            "a certificate if tls.server.mode=enforcing and tls.test.mode.enable=false",
+        )
+        for key in ("cert", "trust_cert"):
+            given = getattr(self, f"tls_client_{key}_path")
+            _require(
+                self.calls_use_tls or not given,
+                f"tls.client.{_camel_case(key)}Path",
+                "given together with tls.enable=true: without it the daemon's own calls are plain",
+            )
 
     def __post_init__(self) -> None:
+        self._check_tls()
         least = self.max_failed_authentications_per_minute
         _require(least > 0, "maxFailedAuthenticationsPerMinute", "at least 1")
         _require(self.acl_enable or not self.acl_file, "aclFile", "given together with aclEnable=true")

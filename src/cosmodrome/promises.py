@@ -41,10 +41,7 @@ _ACCESS = (
     "this version has no users of its own, so every client would be let in",
     "; aclEnable=true checks the accounts of plain_acl.yml",
 )
-_TLS = (
-    "servers of this version do not speak TLS, so everything would be sent in the clear",
-    ", and let only trusted machines reach the port",
-)
+_TLS = ("this version does not know that key of TLS", "; docs/security.md has those it knows")
 _COPIES = (
     "this version waits for as many copies as inSyncReplicas says, and adapts that number to nothing",
     "; with brokerRole=SYNC_MASTER, inSyncReplicas=2 waits for one slave and inSyncReplicas=3 for two",
@@ -63,14 +60,6 @@ SECURITY_PROMISES = {
     **_group(*_ACCESS, authenticationWhitelist="", authorizationWhitelist=""),
     **_group(*_ACCESS, authenticationProvider="", authenticationMetadataProvider="", authenticationStrategy=""),
     **_group(*_ACCESS, authorizationProvider="", authorizationMetadataProvider="", authorizationStrategy=""),
-    **_group(*_TLS, useTLS="false"),
-    **_group(*_TLS, **{"tls.enable": "false", "tls.test.mode.enable": "false", "tls.config.file": ""}),
-    **_group(*_TLS, **{"tls.server.mode": "disabled", "tls.server.need.client.auth": "none"}),
-    **_group(*_TLS, **{"tls.server.authClient": "false", "tls.client.authServer": "false"}),
-    **_group(*_TLS, **{f"tls.{side}.keyPath": "" for side in ("server", "client")}),
-    **_group(*_TLS, **{f"tls.{side}.keyPassword": "" for side in ("server", "client")}),
-    **_group(*_TLS, **{f"tls.{side}.certPath": "" for side in ("server", "client")}),
-    **_group(*_TLS, **{f"tls.{side}.trustCertPath": "" for side in ("server", "client")}),
     **_group("this version connects without a proxy", socksProxyConfig="{}"),
 }
 

@@ -64,9 +64,8 @@ def refusal(properties: dict[str, str], *configs: type) -> str:
         ("authenticationEnabled", "true", "every client would be let in"),
         ("authorizationEnabled", "TRUE", "every client would be let in"),
         ("authConfigPath", "/auth", "every client would be let in"),
-        ("useTLS", "true", "do not speak TLS"),
-        ("tls.server.mode", "enforcing", "do not speak TLS"),
-        ("tlsServerCertPath", "/pem", "do not speak TLS"),
+        ("tls.server.certpath", "/pem", "does not know that key of TLS"),
+        ("tlsServerCertPath", "/pem", "does not know that key of TLS"),
         ("totalReplicas", "2", "as many copies as inSyncReplicas says"),
         ("allAckInSyncStateSet", "true", "as many copies as inSyncReplicas says"),
         ("enableAutoInSyncReplicas", "true", "as many copies as inSyncReplicas says"),
@@ -117,7 +116,7 @@ def test_the_same_through_python_is_the_same() -> None:
         pass
 
 
-@pytest.mark.parametrize("key", ["initAuthenticationUser", "tls.server.keyPassword", "objectStoreSecretKey"])
+@pytest.mark.parametrize("key", ["initAuthenticationUser", "tls.server.keypassword", "objectStoreSecretKey"])
 def test_no_refusal_repeats_a_secret(key: str) -> None:
     told = refusal({key: "hunter2-hunter2"})
     assert told.startswith(f"{key}=… is refused")
@@ -126,7 +125,7 @@ def test_no_refusal_repeats_a_secret(key: str) -> None:
 
 def test_every_mistake_of_a_file_is_told_at_once_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "broker.conf"
-    path.write_text("# mine\ntotalReplicas=2\nbrokerNme=b\nuseTLS=true\n", encoding="utf-8")
+    path.write_text("# mine\ntotalReplicas=2\nbrokerNme=b\nduplicationEnable=true\n", encoding="utf-8")
     lines = refusal(read_properties(path)).splitlines()
     assert [line.partition(" ")[0] for line in lines] == [f"{path}:2:", f"{path}:4:", f"{path}:3:"]
     assert lines[2].endswith(

@@ -44,7 +44,16 @@ from cosmodrome.broker.topics import TIMER_TOPIC, Topics, check_tables
 from cosmodrome.broker.transactions import Transactions
 from cosmodrome.clock import Clock, SystemClock
 from cosmodrome.codes import RequestCode
-from cosmodrome.config import KIB, BrokerConfig, NetConfig, ReplicationConfig, SecurityConfig, StoreConfig, check_role
+from cosmodrome.config import (
+    KIB,
+    BadSetting,
+    BrokerConfig,
+    NetConfig,
+    ReplicationConfig,
+    SecurityConfig,
+    StoreConfig,
+    check_role,
+)
 from cosmodrome.errors import (
     ConfigError,
     FlushTimeout,
@@ -61,6 +70,7 @@ from cosmodrome.net.caller import caller_of
 from cosmodrome.net.connection import Answering, Connection, Handler
 from cosmodrome.net.lane import Lane, steps_of
 from cosmodrome.net.server import CannotListen, Server
+from cosmodrome.net.tls_server import ServerTls, client_context_of
 from cosmodrome.net.watchdog import Watchdog
 from cosmodrome.store.cleaner import DiskUsed, disk_used
 from cosmodrome.store.message import Appended, Durability, StoreMessage
@@ -129,9 +139,12 @@ class Broker:
         self._net_config = net_config or NetConfig()
         self.security = security or SecurityConfig()
         self.guard = Guard(self.security, self.clock)
+        self.tls, self._client_tls = ServerTls(self.security, self.clock), client_context_of(self.security)
         self.store_config = store_config
         self._root = Path(store_config.store_path_root_dir)
         replication = replication or ReplicationConfig()
+        if replication.ha_tls_enable and self._client_tls is None:
+            raise BadSetting("haTlsEnable", "haTlsEnable=true needs tls.enable=true, whose keys say what is trusted")
         self._admits_slave = self.guard.admits_slave(replication.ha_allowed_addresses)
         check_role(config, replication)
         self.roles = Roles(self._root / "config", role_of(config, replication))
@@ -142,7 +155,7 @@ class Broker:
         self.store = MessageStore.open(self._root, store_config, self.clock, self._arrived, used, follows=self.is_slave)
         self.store.on_stall = self._stalled
         self.roles.started()
-        self._caller = caller_of(self._net_config, self.guard.sign)
+        self._caller = caller_of(self._net_config, self.guard.sign, self._client_tls)
         self.max_reply_bytes = self._net_config.max_frame_bytes - 64 * KIB  # the header is in the frame, too
         self.lane = Lane()
         self._to_notify: dict[str, None] = {}  # groups whose members must rebalance
@@ -197,9 +210,9 @@ class Broker:
     def new_replicas(self, replication: ReplicationConfig | None = None) -> Replicas:
         """Return what serves slaves, or follows a master, as the role says."""
         replication = replication or self.replication
-        return Replicas(
-            self.config, replication, self.store, self.clock, self._caller, self.registration, self._admits_slave
-        )
+        client_tls = self._client_tls if replication.ha_tls_enable else None
+        ports = (self._admits_slave, self.tls, client_tls)
+        return Replicas(self.config, replication, self.store, self.clock, self._caller, self.registration, *ports)
 
     def use_replicas(self, replicas: Replicas) -> None:
         """Let sends wait for these copies from now on."""
@@ -215,7 +228,7 @@ class Broker:
         on_close = self._connection_lost
         host, books = self.config.bind_address, self._books
         handler = self.guard.around(handler)
-        return Server(handler, host, port, config=self._net_config, on_close=on_close, books=books)
+        return Server(handler, host, port, config=self._net_config, on_close=on_close, books=books, tls=self.tls)
 
     def _load_tables(self, folder: Path) -> None:
         """What processors look things up in; some of it outlives the broker, in `folder`."""
@@ -374,6 +387,7 @@ class Broker:
                 tasks.create_task(self._turns("looking at the clock", CLOCK_LOOK_MS, self._watch_clock)),
                 tasks.create_task(self._turns("saving tables", save_every_ms, self._save_all)),
                 tasks.create_task(self.guard.run()),
+                tasks.create_task(self.tls.run()),
             )
             try:
                 await stop.wait()

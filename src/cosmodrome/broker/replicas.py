@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Awaitable, Callable
 
 from cosmodrome.broker.registration import Master, Registration
@@ -10,6 +11,7 @@ from cosmodrome.codes import Language, RequestCode, ResponseCode
 from cosmodrome.config import BrokerConfig, BrokerRole, ReplicationConfig
 from cosmodrome.errors import ClientError, ConfigError, ProtocolError, TooFewCopies
 from cosmodrome.net.caller import Caller
+from cosmodrome.net.tls_server import ServerTls
 from cosmodrome.numbers import MAX_PORT, parse_int
 from cosmodrome.replication.epochs import LogEpoch, MasterLog
 from cosmodrome.replication.follower import Follower, FollowerState
@@ -35,7 +37,10 @@ class Replicas:
         caller: Caller,
         registration: Registration,
         admits: Callable[[str], bool],
+        tls: ServerTls,
+        client_tls: ssl.SSLContext | None,
     ) -> None:
+        self._tls = tls
         self._config = config
         self._admits = admits
         self._replication = replication
@@ -48,7 +53,7 @@ class Replicas:
         self.least_copies = 0  # with fewer in sync, messages are refused; 0: they never are
         self.is_waited_for = False
         if replication.is_slave:
-            self._follower = Follower(store, replication, clock, self._inquire)
+            self._follower = Follower(store, replication, clock, self._inquire, client_tls)
             registration.is_searching = lambda: not self.is_connected
         else:
             self._leader = Leader(store, replication, clock)
@@ -62,7 +67,7 @@ class Replicas:
     async def start(self, host: str, service_port: int) -> None:
         """Listen for slaves, if this is a master."""
         if self._leader is not None:
-            self._leader.admits = self._admits
+            self._leader.admits, self._leader.encloses = self._admits, self._tls.around
             await self._leader.start(host, self.wanted_port(service_port))
 
     def wanted_port(self, service_port: int) -> int:

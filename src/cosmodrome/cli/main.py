@@ -35,6 +35,7 @@ COMMANDS = {
     "sql": ("cosmodrome.cli.sql", "Ask QUERY in Spark's SQL; the topics it names are its tables."),
     "store": ("cosmodrome.cli.store", "Inspect, verify or repair a store folder."),
     "tail": ("cosmodrome.cli.messages", "Show the messages of TOPIC as they come."),
+    "tls": ("cosmodrome.cli.tls", "Make certificates."),
     "trace": (
         "cosmodrome.cli.trace",
         "Show the life of the message MSG_ID: who sent it, where it went, who consumed it.",

@@ -35,6 +35,7 @@ from cosmodrome.config import (
     ReplicationConfig,
     SecurityConfig,
     StoreConfig,
+    TlsMode,
     check_keys,
     check_role,
     read_properties,
@@ -138,6 +139,11 @@ def _check_alone(properties: dict[str, str], count: int) -> None:
 
 def _check_own_credentials(security: SecurityConfig) -> None:
     """Refuse a name server that would not let its own broker in."""
+    if security.tls_server_mode is TlsMode.ENFORCING and not security.calls_use_tls:
+        raise ConfigError(
+            "tls.server.mode=enforcing is for the name server of `cosmodrome up`, too, so its broker needs "
+            "tls.enable=true"
+        )
     if security.acl_enable and not security.inner_client_authentication_credentials.strip():
         raise ConfigError(
             "aclEnable=true guards the name server of `cosmodrome up`, too, so its broker needs an account: set "

@@ -21,6 +21,7 @@ from cosmodrome.net.caller import caller_of
 from cosmodrome.net.connection import Connection
 from cosmodrome.net.lane import Lane
 from cosmodrome.net.server import Server
+from cosmodrome.net.tls_server import ServerTls, client_context_of
 from cosmodrome.wire.command import Command
 from cosmodrome.wire.name_server_requests import SmallestBrokerChanged
 
@@ -44,7 +45,8 @@ class NameServer:
         self.guard = Guard(security or SecurityConfig(), clock)
         self.clock = clock
         self.routes = RouteTable(silent_after_ms=config.broker_silent_ms, supports_acting=config.support_acting_master)
-        self._caller = caller_of(net, self.guard.sign)
+        self._caller = caller_of(net, self.guard.sign, client_context_of(security or SecurityConfig()))
+        self.tls = ServerTls(security or SecurityConfig(), clock)
         self._telling: set[asyncio.Task[None]] = set()
         self.kv = KvConfigs(Path(config.kv_config_path) if config.kv_config_path else None, _kv_limits(config))
         self.lane = Lane()  # what takes long
@@ -52,7 +54,8 @@ class NameServer:
         self.listing = asyncio.Lock()  # of long lists: each has a copy of what it lists
         self._registered: set[Connection] = set()  # those over which a broker has
         handler = self.guard.around(self.answer)
-        self._server = Server(handler, config.bind_address, config.listen_port, on_close=self._on_close, config=net)
+        host, port = config.bind_address, config.listen_port
+        self._server = Server(handler, host, port, on_close=self._on_close, config=net, tls=self.tls)
 
     @property
     def address(self) -> str:
@@ -84,7 +87,7 @@ class NameServer:
         """Keep the route table true until `stop` is set, then answer what is in hand and close."""
         async with asyncio.TaskGroup() as tasks:
             scan = tasks.create_task(self._scan())
-            watch = tasks.create_task(self.guard.run())
+            watching = [tasks.create_task(one.run()) for one in (self.guard, self.tls)]
             try:
                 await stop.wait()
             finally:
@@ -95,7 +98,8 @@ class NameServer:
                 await self.kv.settled()
                 self.kv.close()
                 self.lane.close()
-                watch.cancel()
+                for watch in watching:
+                    watch.cancel()
                 scan.cancel()  # it holds nothing between two scans
 
     async def answer(self, connection: Connection, command: Command) -> Command:

@@ -187,8 +187,10 @@ class Caller:
 class SigningCaller(Caller):
     """A caller that signs each command before it leaves."""
 
-    def __init__(self, sign: Callable[[Command], None], *, config: NetConfig) -> None:
-        super().__init__(config=config)
+    def __init__(
+        self, sign: Callable[[Command], None], *, config: NetConfig, tls: ssl.SSLContext | None = None
+    ) -> None:
+        super().__init__(config=config, tls=tls)
         self._sign = sign
 
     async def call(
@@ -202,6 +204,6 @@ class SigningCaller(Caller):
         await super().oneway(address, command)
 
 
-def caller_of(config: NetConfig, sign: Callable[[Command], None] | None) -> Caller:
+def caller_of(config: NetConfig, sign: Callable[[Command], None] | None, tls: ssl.SSLContext | None = None) -> Caller:
     """Return the caller of a daemon, which signs if it has an account."""
-    return Caller(config=config) if sign is None else SigningCaller(sign, config=config)
+    return Caller(config=config, tls=tls) if sign is None else SigningCaller(sign, config=config, tls=tls)

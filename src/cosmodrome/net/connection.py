@@ -215,6 +215,10 @@ class Connection(asyncio.Protocol):
         if self._on_open is not None:
             self._on_open(self)
 
+    def use_transport(self, transport: asyncio.Transport) -> None:
+        """Go on inside TLS, as the first bytes ask for it."""
+        self._transport = transport
+
     def data_received(self, data: bytes) -> None:
         self._last_active = self._received = self._turn.began()
         self._turn_before = self._turn.last_seconds

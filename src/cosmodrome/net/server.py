@@ -12,6 +12,7 @@ from cosmodrome.errors import ConfigError
 from cosmodrome.net.books import Books
 from cosmodrome.net.connection import Connection, ConnectionCallback, Handler
 from cosmodrome.net.listeners import listener_of
+from cosmodrome.net.tls_server import ServerTls
 from cosmodrome.net.turn import Turn
 
 log = logging.getLogger(__name__)
@@ -64,7 +65,9 @@ class Server:
         on_open: ConnectionCallback | None = None,
         on_close: ConnectionCallback | None = None,
         books: Books | None = None,
+        tls: ServerTls | None = None,
     ) -> None:
+        self._factory = self._accept if tls is None else tls.around(self._accept)
         self._books = books  # shared with the daemon's other servers; without, made at the start
         self._handler = handler
         self._host = host
@@ -84,7 +87,7 @@ class Server:
             self._books.turn = Turn(self._books.watchdog.clock)
         try:
             self._listener = await loop.create_server(
-                self._accept, self._host, self._port, backlog=ACCEPT_BACKLOG, reuse_address=True
+                self._factory, self._host, self._port, backlog=ACCEPT_BACKLOG, reuse_address=True
             )
         except OSError as error:
             raise CannotListen(self._host, self._port, _reason(error, self._port)) from error

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -217,11 +218,19 @@ class Follower:
     epochs in the answer, they are not compared. Errors of the disk come out of `run`.
     """
 
-    def __init__(self, sink: LogSink, config: ReplicationConfig, clock: Clock, inquire: Inquire) -> None:
+    def __init__(
+        self,
+        sink: LogSink,
+        config: ReplicationConfig,
+        clock: Clock,
+        inquire: Inquire,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self._sink = sink
         self._config = config
         self._clock = clock
         self._inquire = inquire
+        self._tls = tls
         self._address: str | None = config.ha_master_address or None
         self._changed = asyncio.Event()
         self._is_closed = False
@@ -331,7 +340,7 @@ class Follower:
         if not host or port is None:
             raise ConnectionFailed(address, "this is no address of the form host:port")
         loop = asyncio.get_running_loop()
-        connecting = asyncio.ensure_future(loop.create_connection(lambda: link, host.strip("[]"), port))
+        connecting = asyncio.ensure_future(loop.create_connection(lambda: link, host.strip("[]"), port, ssl=self._tls))
         try:
             await self._in_time(asyncio.shield(connecting), CONNECT_MS, address)
         except (OSError, ValueError) as error:

@@ -216,12 +216,14 @@ class Leader:
         self._host = ""
         self._port = 0
         self.admits: Callable[[str], bool] = lambda _host: True  # by a slave's address
+        self.encloses: Callable[[Callable[[], _SlaveLink]], Callable[[], asyncio.Protocol]] = lambda factory: factory
 
     async def start(self, host: str, port: int) -> None:
         """Listen for slaves. CannotListen if that is not possible."""
         self._loop = asyncio.get_running_loop()
         try:
-            self._listener = await self._loop.create_server(lambda: _SlaveLink(self), host, port, reuse_address=True)
+            factory = self.encloses(lambda: _SlaveLink(self))
+            self._listener = await self._loop.create_server(factory, host, port, reuse_address=True)
         except OSError as error:
             raise CannotListen.because(error, host, port, "choose another haListenPort") from error
         self._host, self._port = host, self._listener.sockets[0].getsockname()[1]
@@ -443,6 +445,10 @@ class _SlaveLink(asyncio.Protocol):
         self._is_open = self._leader._opened(self)
         if not self._is_open:
             self._transport.abort()
+
+    def use_transport(self, transport: asyncio.Transport) -> None:
+        """Go on inside TLS, as the first bytes ask for it."""
+        self._transport = transport
 
     def data_received(self, data: bytes) -> None:
         if not self._is_open:

@@ -208,7 +208,7 @@ def test_a_name_server_obeys_its_file_and_the_command_line_more(serving: Serving
     ("line", "words"),
     [
         ("enableControllerInNamesrv=true", "is refused: this version has no controller"),
-        ("tls.server.mode=enforcing", "do not speak TLS"),
+        ("tls.server.ciphers=x", "does not know that key of TLS"),
         ("enableTopicList=false", "lists its topics to everyone"),
         ("brokerName=b", "brokerName is a key of another program"),
         ("listenPort=x", "listenPort=x: write a whole number"),
