@@ -12,7 +12,7 @@ import pytest
 from cosmodrome.errors import ProtocolError
 from cosmodrome.model import MessageQueue
 from cosmodrome.wire import fastjson
-from cosmodrome.wire.fastjson import MAX_DEPTH, ObjectKey, dumps, loads
+from cosmodrome.wire.fastjson import MAX_DEPTH, IntKeys, ObjectKey, dumps, loads
 
 QUEUE = MessageQueue("T", "b", 0)
 QUEUE_KEY = ObjectKey({"brokerName": "b", "queueId": 0, "topic": "T"})
@@ -143,6 +143,8 @@ class Colour(StrEnum):
     [
         ({"a": [1, 2.5, "x", True, None]}, '{"a":[1,2.5,"x",true,null]}'),
         ({0: "x", 1: "y"}, '{0:"x",1:"y"}'),
+        ({"a": IntKeys({0: "x", 1: "y"}), "b": IntKeys({})}, '{"a":{0:"x",1:"y"},"b":{}}'),
+        ({"a": IntKeys({0: "$ref", 1: "\ud83d"})}, '{"a":{0:"$ref",1:"\ufffd"}}'),
         ({"t": {QUEUE: 7}}, '{"t":{{"brokerName":"b","queueId":0,"topic":"T"}:7}}'),
         ({"q": QUEUE}, '{"q":{"brokerName":"b","queueId":0,"topic":"T"}}'),
         (
@@ -165,6 +167,11 @@ class Colour(StrEnum):
 )
 def test_writes_compact_json_in_the_dialect(value: Any, text: str) -> None:
     assert dumps(value).decode() == text
+
+
+def test_a_table_with_integer_keys_is_written_in_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fastjson, "_text", None)
+    assert dumps({"brokers": [IntKeys({0: "x"}), IntKeys({1: "y"})]}) == b'{"brokers":[{0:"x"},{1:"y"}]}'
 
 
 def test_pretty_is_apaches_config_file() -> None:

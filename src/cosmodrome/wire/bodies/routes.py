@@ -61,8 +61,10 @@ def _broker_to_json(broker: BrokerData, quoted_keys: bool = False) -> Json:
     }
 
 
-def _addresses_to_json(addresses: Mapping[int, str], quoted_keys: bool = False) -> dict[Any, str]:
-    return {str(broker_id) if quoted_keys else broker_id: address for broker_id, address in addresses.items()}
+def _addresses_to_json(addresses: Mapping[int, str], quoted_keys: bool = False) -> Mapping[Any, str]:
+    if quoted_keys:
+        return {str(broker_id): address for broker_id, address in addresses.items()}
+    return fastjson.IntKeys(addresses)
 
 
 def _broker_from(fields: Fields, name: str = "") -> BrokerData:
