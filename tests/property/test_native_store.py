@@ -20,7 +20,7 @@ from cosmodrome.errors import CosmodromeError
 from cosmodrome.store import MessageStore, dispatcher
 from cosmodrome.store.message import StoreMessage
 from cosmodrome.testing.clock import FakeClock
-from cosmodrome.wire import batch, record
+from cosmodrome.wire import batch, java, properties, record
 from cosmodrome.wire.batch import BatchItem, decode_batch, encode_batch
 from cosmodrome.wire.record import encode_record, encode_records, pack_host
 from tests.unit.store.kit import SMALL
@@ -126,11 +126,11 @@ NUMBERS = st.one_of(st.integers(-5, 5), st.sampled_from([2**31 - 1, 2**31, -(2**
 
 @given(st.binary(max_size=200), BODIES, PROPERTIES, st.lists(NUMBERS, min_size=8, max_size=8), HOSTS, st.booleans())
 def test_records_are_laid_out_as_by_pure_python(
-    topic: bytes, body: bytes, properties: str, numbers: list[int], host: bytes, sealed: bool
+    topic: bytes, body: bytes, raw_properties: str, numbers: list[int], host: bytes, sealed: bool
 ) -> None:
     queue_id, flag, sys_flag, born, stored, offset, place, times = numbers
-    raw = properties.encode("utf-8", "replace")
-    items = [BatchItem(flag, body, properties), BatchItem(0, b"", "")]
+    raw = raw_properties.encode("utf-8", "replace")
+    items = [BatchItem(flag, body, raw_properties), BatchItem(0, b"", "")]
 
     def one() -> bytes:
         parts = (topic, body, raw, queue_id, flag, sys_flag, born, host, stored, host, offset, place, times)
@@ -147,12 +147,29 @@ def test_records_are_laid_out_as_by_pure_python(
 
 @given(st.lists(st.tuples(NUMBERS.filter(lambda n: -(2**31) <= n < 2**31), BODIES, PROPERTIES), max_size=5), st.data())
 def test_a_batch_is_read_as_by_pure_python(items: list[tuple[int, bytes, str]], data: st.DataObject) -> None:
-    items = [(flag, body, properties.replace("\ud800", "")) for flag, body, properties in items]
-    raw = bytearray(encode_batch(items))
+    items = [(flag, body, raw.replace("\ud800", "")) for flag, body, raw in items]
+    damaged = bytearray(encode_batch(items))
     for at, byte in data.draw(st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=2)):
-        raw[at % (len(raw) + 1) : at % (len(raw) + 1) + 1] = bytes([byte])
-    cut = bytes(raw[: len(raw) - data.draw(st.sampled_from([0, 0, 1, 5]))])
+        damaged[at % (len(damaged) + 1) : at % (len(damaged) + 1) + 1] = bytes([byte])
+    cut = bytes(damaged[: len(damaged) - data.draw(st.sampled_from([0, 0, 1, 5]))])
     most = data.draw(st.integers(0, 6))
     native = outcome(lambda: decode_batch(cut, most))
     with pure_python():
         assert native == outcome(lambda: decode_batch(cut, most))
+
+
+@given(
+    PROPERTIES | PLAIN,
+    st.sampled_from(["KEYS", "TAGS", "UNIQ_KEY", "MYTAGS", "é", "k"]) | st.text("KEYSé#", min_size=1),
+)
+def test_a_property_is_found_as_by_pure_python(raw: str, name: str) -> None:
+    assert properties.find(raw, name) == properties.pure_find(raw, name) == properties.decode(raw).get(name)
+
+
+@given(
+    st.text(max_size=40) | st.sampled_from(["a" * 1_500, "\ud800", "polygenelubricants"]),
+    st.integers(-(2**31), 2**31 - 1),
+)
+def test_a_text_is_hashed_as_by_pure_python(text: str, seed: int) -> None:
+    assert java.java_hash(text, seed) == java.pure_java_hash(text, seed)
+    assert java.java_hash(text) == java.pure_java_hash(text)

@@ -671,7 +671,9 @@ class Broker:
         elif polls.arrived and not self._is_looking:
             self._is_looking = True
             self._wake_in_steps(self._looking())
-        self.pops.arrived(topic, queue_id, tags_code)
+        pops = self.pops
+        if pops.polls.topics or pops.notifications.topics:  # nearly every send finds nobody
+            pops.arrived(topic, queue_id, tags_code)
 
     def _log_cut(self) -> None:
         """Let no group and no service be beyond the end of its queue: other messages will come there."""

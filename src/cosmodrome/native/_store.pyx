@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Records, and the entries that lead to them: the native twin of parts of `wire.record`, `wire.batch` and `store`.
 
-Each function first looks at everything that it needs. What is unusual (a file that must be made, opened or given room, a
-damaged slot, properties that are not plain) it leaves to the pure code before the first byte is written. What it
-writes, it writes in the order of the pure code, for a kill may come between any two steps.
+Each function first looks at everything that it needs. What is unusual (a file that must be made or opened, a damaged
+slot, properties that are not plain) it leaves to the pure code before the first byte is written. What it writes, it
+writes in the order of the pure code, for a kill may come between any two steps.
 """
 
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -344,6 +344,65 @@ def decode_batch(body, cls, Py_ssize_t most):
     return items
 
 
+# --- properties and hashes
+
+cdef object _find_pure = None
+cdef object _hash_pure = None
+
+
+def know_texts(find, java_hash):
+    """Learn the twins of `find` and `java_hash`, which take what is unusual."""
+    global _find_pure, _hash_pure
+    _find_pure = find if find is not None else _find_pure
+    _hash_pure = java_hash if java_hash is not None else _hash_pure
+
+
+def find(raw, name):
+    """The value of one property; the last that is not empty counts."""
+    cdef Bytes at
+    cdef Bytes end
+    cdef Bytes item_end
+    cdef Bytes mark
+    cdef Bytes wanted
+    cdef Bytes value = NULL
+    cdef Py_ssize_t size = 0, wanted_size = 0, value_size = 0
+    if not (_text(<PyObject *>raw, &at, &size) and _text(<PyObject *>name, &wanted, &wanted_size)):
+        return _find_pure(raw, name)
+    end = at + size
+    while at < end:
+        item_end = <Bytes>memchr(at, 2, <size_t>(end - at))
+        if item_end is NULL:
+            item_end = end
+        if item_end - at > wanted_size + 1 and at[wanted_size] == 1 and memcmp(at, wanted, <size_t>wanted_size) == 0:
+            mark = <Bytes>memchr(at, 1, <size_t>(item_end - at))
+            if mark == at + wanted_size:
+                value, value_size = mark + 1, item_end - mark - 1
+        at = item_end + 1
+    return None if value is NULL else <object>_decoded(value, value_size)
+
+
+cdef object _decoded(Bytes at, Py_ssize_t size):
+    cdef PyObject *made = PyUnicode_DecodeUTF8(<const char *>at, size, NULL)
+    if made is NULL:
+        raise MemoryError  # it was made of a text
+    text = <object>made
+    Py_DECREF(text)
+    return text
+
+
+def java_hash(text, seed=0):
+    """`String.hashCode()` behind a text whose hash is `seed`."""
+    cdef Bytes at
+    cdef Py_ssize_t size = 0
+    cdef int64_t before
+    cdef uint32_t code
+    cdef bint is_ascii = True
+    if not (_number(<PyObject *>seed, &before) and _text(<PyObject *>text, &at, &size)) or size == 0:
+        return _hash_pure(text, seed)
+    code = _hash(<uint32_t>before, at, size, &is_ascii)
+    return <int32_t>code if is_ascii else _hash_pure(text, seed)
+
+
 # --- queue and index
 
 cdef struct Key:
@@ -361,8 +420,10 @@ cdef struct IndexPlace:
     int64_t count
     int64_t used_slots
     int64_t entries_at
+    int64_t prepared
     int64_t begin
 
+cdef Py_ssize_t _queue_step = 0
 cdef object _queue_class = None, _file_class = None, _index_class = None, _index_file_class = None
 cdef Py_ssize_t _q_files, _q_max_offset, _q_topic
 cdef Py_ssize_t _f_map, _f_position, _f_prepared, _f_size, _f_used, _f_dirty
@@ -371,8 +432,9 @@ cdef Py_ssize_t _x_slots, _x_entries_at, _x_prepared, _x_map, _x_begin, _x_end, 
 cdef Py_ssize_t _x_count
 
 
-def know(queue_class, file_class, index_class, index_file_class):
-    """Learn the classes of queues, files and the index, and where they keep what they have."""
+def know(queue_class, file_class, index_class, index_file_class, queue_step):
+    """Learn the classes of queues, files and the index, where they keep what they have, and by how much queues grow."""
+    global _queue_step
     global _queue_class, _file_class, _index_class, _index_file_class
     global _q_files, _q_max_offset, _q_topic, _f_map, _f_position, _f_prepared, _f_size, _f_used, _f_dirty
     global _i_last, _i_entries, _i_indexed
@@ -390,6 +452,7 @@ def know(queue_class, file_class, index_class, index_file_class):
         "_slots _entries_at _prepared _map begin_timestamp end_timestamp begin_offset end_offset _used_slots count",
     )
     _queue_class, _file_class, _index_class, _index_file_class = queue_class, file_class, index_class, index_file_class
+    _queue_step = queue_step
 
 
 def _places(cls, names):
@@ -475,7 +538,7 @@ cdef inline bint _add_key(
 cdef bint _find_index(PyObject *index, Key *keys, Py_ssize_t count, IndexPlace *place) noexcept:
     """Whether the last file of the index takes these keys as it is."""
     cdef PyObject *file
-    cdef int64_t entries, indexed, prepared
+    cdef int64_t entries, indexed
     if not is_of(index, <PyObject *>_index_class):
         return False
     file = slot_of(index, _i_last)
@@ -485,14 +548,13 @@ cdef bint _find_index(PyObject *index, Key *keys, Py_ssize_t count, IndexPlace *
     if not (
         _number(slot_of(index, _i_entries), &entries) and _number(slot_of(index, _i_indexed), &indexed)
         and _number(slot_of(file, _x_slots), &place.slots) and _number(slot_of(file, _x_entries_at), &place.entries_at)
-        and _number(slot_of(file, _x_prepared), &prepared) and _number(slot_of(file, _x_begin), &place.begin)
+        and _number(slot_of(file, _x_prepared), &place.prepared) and _number(slot_of(file, _x_begin), &place.begin)
         and _number(slot_of(file, _x_used), &place.used_slots) and _number(slot_of(file, _x_count), &place.count)
     ):
         return False
     return (
         keys[0].offset > indexed and place.slots > 0 and 1 < place.count <= entries - count
         and place.entries_at == INDEX_HEADER_SIZE + place.slots * 4
-        and place.entries_at + (place.count + count) * ENTRY_SIZE <= prepared
     )
 
 
@@ -530,7 +592,10 @@ cdef bint _enter(
     PyObject *index, PyObject *queue, int64_t queue_offset, Message *messages, Py_ssize_t count, Key *keys,
     Py_ssize_t key_count, int64_t timestamp,
 ) except -1:
-    """Write the keys and then the queue's entries; False before anything is written if the pure code must do it."""
+    """Write the keys and then the queue's entries; False before anything is written if the pure code must do it.
+
+    Room for them is made first, as the pure code would make it.
+    """
     cdef PyObject *files = slot_of(queue, _q_files)
     cdef PyObject *file
     cdef int64_t max_offset, position, size, prepared, seconds = 0, last
@@ -543,19 +608,28 @@ cdef bint _enter(
     if files is NULL or not PyList_CheckExact(files) or PyList_GET_SIZE(files) == 0:
         return False
     file = PyList_GET_ITEM(files, PyList_GET_SIZE(files) - 1)
-    if not is_of(file, <PyObject *>_file_class) or slot_of(file, _f_dirty) != Py_True:
+    if not is_of(file, <PyObject *>_file_class):
         return False
     if not (
         _number(slot_of(queue, _q_max_offset), &max_offset) and _number(slot_of(file, _f_position), &position)
         and _number(slot_of(file, _f_size), &size) and _number(slot_of(file, _f_prepared), &prepared)
     ):
         return False
-    if queue_offset != max_offset or not 0 <= position <= min(size, prepared) - count * ENTRY_SIZE:
+    if queue_offset != max_offset or not 0 <= position <= size - count * ENTRY_SIZE:
         return False
     if slot_of(file, _f_map) is NULL or slot_of(file, _f_map) == Py_None:
         return False
     if is_indexing and not _find_index(index, keys, key_count, &place):
         return False
+    try:
+        if prepared < position + count * ENTRY_SIZE:
+            (<object>file).prepare(position + count * ENTRY_SIZE, _queue_step)
+        if is_indexing and place.prepared < place.entries_at + (place.count + key_count) * ENTRY_SIZE:
+            (<object>place.file)._prepare(place.entries_at + (place.count + key_count) * ENTRY_SIZE)
+    except OSError:
+        return False  # the pure code finds no room either, and says so where it belongs
+    if slot_of(file, _f_dirty) != Py_True:
+        (<object>queue)._mark(<object>file)
     try:
         PyObject_GetBuffer(<object>slot_of(file, _f_map), &queue_buffer, PyBUF_WRITABLE)
     except (BufferError, TypeError, ValueError):

@@ -12,7 +12,7 @@ from cosmodrome.mapped_file import MappedFile
 from cosmodrome.model import SCHEDULE_TOPIC, Property
 from cosmodrome.native import store as _native
 from cosmodrome.numbers import MAX_LONG, parse_int
-from cosmodrome.store.consume_queue import ConsumeQueue, Entry
+from cosmodrome.store.consume_queue import PREPARE_BYTES, ConsumeQueue, Entry
 from cosmodrome.store.consume_queues import ConsumeQueues, is_topic
 from cosmodrome.store.index_file import Index, IndexFile, Key
 from cosmodrome.store.skipped import SkippedRecords
@@ -39,7 +39,7 @@ _ROLLBACK = SysFlag.ROLLBACK
 _QUEUED = (0, SysFlag.COMMIT)  # the transaction states that have a place in a queue
 
 if _native is not None:
-    _native.know(ConsumeQueue, MappedFile, Index, IndexFile)
+    _native.know(ConsumeQueue, MappedFile, Index, IndexFile, PREPARE_BYTES)
 
 Arrival = Callable[[str, int, int, int], None]  # topic, queue id, next offset, tags code
 

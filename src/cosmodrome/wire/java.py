@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import struct
+from typing import TYPE_CHECKING
+
+from cosmodrome.native import store as _native
 
 _DIGITS = b"0123456789abcdefghijklmnopqrstu"
 _LOW = bytes(_DIGITS[code % 31] for code in range(256))
@@ -26,6 +29,12 @@ def java_hash(text: str, seed: int = 0) -> int:
     code = seed * _POWERS[length] + int(raw.translate(_HIGH), 31) * 31 + int(raw.translate(_LOW), 31)
     code &= 0xFFFFFFFF
     return code - 0x1_0000_0000 if code & 0x8000_0000 else code
+
+
+pure_java_hash = java_hash
+if _native is not None and not TYPE_CHECKING:
+    _native.know_texts(None, java_hash)
+    java_hash = _native.java_hash
 
 
 def _hash_units(text: str, code: int) -> int:

@@ -9,8 +9,10 @@ the last counts. `find` and `decode` always agree.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from cosmodrome.errors import InvalidParameter
+from cosmodrome.native import store as _native
 
 NAME_END = "\x01"
 VALUE_END = "\x02"
@@ -52,6 +54,12 @@ def find(raw: str, name: str) -> str | None:
         return value
     # The end of a longer name, or an empty value, hides what may stand before it: rare enough for the long way.
     return decode(raw).get(name)
+
+
+pure_find = find
+if _native is not None and not TYPE_CHECKING:
+    _native.know_texts(find, None)
+    find = _native.find
 
 
 def append(raw: str, name: str, value: str) -> str:

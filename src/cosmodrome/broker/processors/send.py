@@ -43,7 +43,7 @@ _STORED_CODES = {
 # Properties without any of these words need no closer look; "DELAY" is part of other names, too.
 KEYS_TOGETHER = 20  # of a batch, times the keys of a message
 FEW_KEYS_CHARACTERS = 1_000  # properties as short as this cannot have many keys
-_MARKS = (Property.DELAY, Property.TRAN_MSG, DELIVER_MARK, Property.POP_CK)
+_DELAY, _TRANSACTIONAL, _POP = Property.DELAY, Property.TRAN_MSG, Property.POP_CK
 
 
 def send_message(broker: Broker, connection: Connection, command: Command) -> Answering:
@@ -307,7 +307,9 @@ def _checked_in_batch(properties: str) -> str:
 
 
 def _is_plain(properties: str) -> bool:
-    return not any(map(properties.__contains__, _MARKS))
+    return not (
+        _DELAY in properties or _TRANSACTIONAL in properties or DELIVER_MARK in properties or _POP in properties
+    )
 
 
 def _with_broker_properties(broker: Broker, properties: str) -> str:
