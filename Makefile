@@ -44,10 +44,14 @@ fuzz: setup ## Try the property tests with new examples, and many more of them.
 demo: setup ## A million orders through a node and Spark: a streaming report and a Parquet archive (ARGS="--messages 50000").
 	@$(BIN)/python examples/spark_orders.py $(ARGS)
 
-check: $(VENV)/.installed-dev ## Lint, formatting and types.
+# Tests that read the whole source, so any change may break them.
+GUARDS := $(addprefix tests/unit/test_,layers.py clock_uses.py number_parsing.py admin.py lazy.py)
+
+check: $(VENV)/.installed-dev ## Lint, formatting, types, and tests that read the whole source.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/pytest -q -n 0 --durations=0 --durations-min=60 $(GUARDS)
 
 format: $(VENV)/.installed-dev ## Let ruff put the code into shape.
 	$(BIN)/ruff check --fix .

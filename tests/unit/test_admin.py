@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from cosmodrome.admin import Member, NotPromoted, check_master, choose
+from cosmodrome.cli.admin.verbs import VERBS
 from cosmodrome.cli.main import main
 from cosmodrome.wire.role_requests import RoleReply
 
@@ -71,9 +72,10 @@ def test_a_master_that_may_live_is_not_passed_over() -> None:
         check_master("b", silent(0), force=False)
 
 
-def test_the_command_brings_no_broker_and_no_store() -> None:
+def test_no_verb_brings_a_broker_or_a_store() -> None:
     show = "import sys; print(*sorted(name for name in sys.modules if name.startswith('cosmodrome')))"
-    code = f"import cosmodrome.cli.admin; {show}"
+    verbs = "; ".join(f"import cosmodrome.cli.admin.{name}" for name in {verb.module for verb in VERBS.values()})
+    code = f"{verbs}; {show}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     brought = {name.split(".")[1] for name in done.stdout.split() if "." in name}
     assert "admin" in brought

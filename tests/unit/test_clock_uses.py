@@ -14,6 +14,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "cosmodrome"
 
 # How often each module asks a clock for the date, and what for.
 DATES = {
+    "admin/core.py": (1, "the date that operators see ages by"),
     "broker/broker.py": (1, "which day it is for the statistics"),
     "broker/pop/pops.py": (2, "born timestamps of checkpoints and acks"),
     "broker/processors/group_queries.py": (1, "how late a group is, with dates redated"),

@@ -16,6 +16,7 @@ from cosmodrome.cli.access import Access, access_options, hints_at_start
 from cosmodrome.cli.formats import FORMATS, Column, Row, Schema, format_options, repeat, watch_option, write
 from cosmodrome.cli.output import one_line
 from cosmodrome.net.loop import run
+from cosmodrome.numbers import parse_int
 from cosmodrome.wire.header import camel_case
 
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -217,8 +218,8 @@ def moment(text: str) -> int:
     text = text.strip()
     if text in ("now", "-1"):
         return NOW
-    if text.isascii() and text.isdigit() and len(text) < 16:
-        return int(text)
+    if (milliseconds := parse_int(text, high=10**15 - 1)) is not None:
+        return milliseconds
     try:
         found = datetime.strptime(text, JAVA_TIME) if "#" in text else datetime.fromisoformat(text)
         return max(int(found.astimezone().timestamp() * 1000), 0)

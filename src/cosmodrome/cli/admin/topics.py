@@ -27,6 +27,7 @@ from cosmodrome.cli.formats import Column, Schema
 from cosmodrome.client.rebalance import averagely
 from cosmodrome.errors import BrokerError, ClientError, ConfigError, RouteNotFound
 from cosmodrome.model import DLQ_PREFIX, RETRY_PREFIX, MessageQueue, TopicConfig, TopicFlag
+from cosmodrome.numbers import MAX_INT, parse_int
 from cosmodrome.wire.bodies import TopicConfigList, topic_config_from_json
 
 BOOLEAN = click.BOOL
@@ -229,9 +230,10 @@ def parse_order_conf(text: str) -> dict[str, int]:
     found: dict[str, int] = {}
     for part in filter(None, text.split(";")):
         name, _, count = part.rpartition(":")
-        if not (name and count.isascii() and count.isdigit()):
+        queues = parse_int(count, high=MAX_INT)
+        if not name or queues is None:
             raise click.UsageError(f"{part!r} is not BROKER:QUEUES; write broker-a:4;broker-b:4")
-        found[name] = int(count)
+        found[name] = queues
     return found
 
 
