@@ -170,6 +170,8 @@ class Life:
             data = story.master.log_bytes(at, random.randint(1, MAX_PIECE))
             if data is not None:
                 store.append_raw(at, data)
+                if at % 10 < 7:  # sometimes the next bytes come first
+                    store.enter_raw()
         await asyncio.sleep(0)
 
     def _needs_cut(self, store: MessageStore) -> bool:

@@ -134,6 +134,9 @@ class FakeLog:
         self.bytes += data
         self._parse()
 
+    def enter_raw(self) -> None:
+        """It has no queues."""
+
     def _parse(self) -> None:
         while self.whole + 4 <= self.max_physical_offset:
             size = int.from_bytes(self.read(self.whole, self.whole + 4), "big")

@@ -35,11 +35,16 @@ def _load(name: str) -> tuple[ModuleType | None, str]:
 
 wire, _wire_reason = _load("_wire")
 store, _store_reason = _load("_store")
+log, _log_reason = _load("_log")
 
 
 def describe() -> str:
     """Return which of the two does the work, and why."""
-    pure = {"requests and replies": (wire, _wire_reason), "records": (store, _store_reason)}
+    pure = {
+        "requests and replies": (wire, _wire_reason),
+        "records": (store, _store_reason),
+        "copies": (log, _log_reason),
+    }
     reasons = {name: reason for name, (module, reason) in pure.items() if module is None}
     if not reasons:
         return "native code: compiled"

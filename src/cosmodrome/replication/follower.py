@@ -81,6 +81,10 @@ class LogSink(Protocol):
         """Append a master's bytes. LogDiverged if they do not continue the log."""
         ...
 
+    def enter_raw(self) -> None:
+        """Let readers see what was appended. Reports need not wait for that."""
+        ...
+
     def settle(self) -> int:
         """Cut an unfinished record off the end, durably, and return the end."""
         ...
@@ -179,6 +183,10 @@ class FollowerSession:
             raise LogDiverged(f"the master sends what follows {offset}, but this log ends at {end}")
         if data:
             self._sink.append_raw(offset, data)
+
+    def enter(self) -> None:
+        """Let readers of this log see what was received."""
+        self._sink.enter_raw()
 
     def take_report(self, now_ms: int) -> bytes | None:
         """Return the report that is due, because there is something new or for its time has come."""
@@ -418,6 +426,7 @@ class _MasterLink(asyncio.Protocol):
         self._on_heard = on_heard
         self._on_report = on_report
         self._was_heard = False
+        self._enters = False
         self._is_open = True
         self._transport: asyncio.Transport | None = None
         self.lost = asyncio.Event()
@@ -474,16 +483,29 @@ class _MasterLink(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if not self._is_open:
             return
+        if not self._enters:  # after the report: the master's senders wait for it, and only readers for the queues
+            self._enters = True
+            asyncio.get_running_loop().call_soon(self._enter)
         try:
             self.session.receive(data, self._clock.steady_ms())
         except BaseException as error:  # `Follower.run` says what it means
-            self.error = error
-            self.close(str(error))
+            self._fail(error)
             return
         if self.session.was_heard and not self._was_heard:
             self._was_heard = True
             self._on_heard()
         self.report()
+
+    def _enter(self) -> None:
+        self._enters = False
+        try:
+            self.session.enter()
+        except BaseException as error:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        self.error = self.error or error
+        self.close(str(error))
 
     def report(self) -> None:
         """Report what is new. All packets of one read, or one sync, are one report."""

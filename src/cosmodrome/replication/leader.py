@@ -5,14 +5,16 @@ A slave's connection:
     silent ──its first report──► following ──silence, nonsense, or a place that the log does not have──► closed
 
 Nothing is sent before the first report. From then on, bytes of the log leave at the end of the loop's turn in which
-they were appended; every packet is copied out of the mapped file once. A slave that reads more slowly than it is sent
-to is waited for: what is kept for it is bounded by a few packets, and the log is where the rest stays.
+they were appended, or earlier in a long turn whose senders wait for copies; every packet is copied out of the mapped
+file once. A slave that reads more slowly than it is sent to is waited for: what is kept for it is bounded by a few
+packets, and the log is where the rest stays.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
@@ -31,6 +33,7 @@ log = logging.getLogger(__name__)
 MAX_SLAVES = 64
 PACKETS_AHEAD = 4  # so many may wait in memory for a slave that does not read
 BYTES_PER_TURN = 256 * KIB  # to one slave, before others have their turn
+EARLY_BYTES = 8 * KIB  # some 20 messages: so many that wait for copies are sent before the end of the turn
 FLOW_WINDOW_MS = 100  # in each, a share of maxHaTransferByteInSecond may be sent
 CLOSING_TURNS = 3  # of the loop, for what is on its way to the sockets
 
@@ -208,6 +211,7 @@ class Leader:
         self._links: set[_SlaveLink] = set()
         self._groups = TurnGroups[Durability](self._ask_together, config.ha_transfer_batch_size)
         self._sending_due = False
+        self._early_at = 0  # a turn that has appended this far sends before its end
         self._is_closed = False
         self._asked = asyncio.Event()  # somebody waits for copies
         self._tasks: set[asyncio.Task[None]] = set()
@@ -242,6 +246,7 @@ class Leader:
         """Send what was appended at the end of this turn of the loop, however often this is called in it."""
         if self._links and not self._sending_due:
             self._sending_due = True
+            self._early_at = self._source.max_physical_offset + EARLY_BYTES
             self._source.on_append = None
             self._loop.call_soon(self._send)
 
@@ -276,7 +281,20 @@ class Leader:
         their messages together anyway.
         """
         outcome = self._progress.outcome(end)
-        return ReleaseGroup(outcome) if outcome is not None else self._groups.join(end)
+        if outcome is not None:
+            return ReleaseGroup(outcome)
+        group = self._groups.join(end)
+        if end >= self._early_at and self._sending_due:
+            self._send_early(end)
+        return group
+
+    def _send_early(self, end: int) -> None:
+        """Let slaves work on the first messages of a turn while it takes the others; their senders go on before them,
+        too."""
+        self._early_at = end + EARLY_BYTES
+        self._groups.close()
+        for link in tuple(self._links):
+            link.send(at_once=True)
 
     def _ask_together(self, group: Waiter, end: int) -> Durability | None:
         outcome = self._progress.ask(group, end, self._clock.steady_ms())
@@ -429,6 +447,7 @@ class _SlaveLink(asyncio.Protocol):
         self.lost = asyncio.Event()
         self.peer = self.host = "?"
         self._transport: asyncio.Transport
+        self._socket: Any = None
         self._is_open = False
         self._is_paused = False  # the slave does not read as fast as it is sent to
         self._is_throttled = False
@@ -436,6 +455,7 @@ class _SlaveLink(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        self._socket = transport.get_extra_info("socket")
         name = transport.get_extra_info("peername")
         if name:
             self.host, self.peer = str(name[0]), f"{name[0]}:{name[1]}"
@@ -478,8 +498,9 @@ class _SlaveLink(asyncio.Protocol):
         self._leader._lost(self, self._reason or str(error or "the slave closed the connection"))
         self.lost.set()
 
-    def send(self) -> None:
-        """Send what there is, up to what the slave reads and what others leave it of this turn."""
+    def send(self, *, at_once: bool = False) -> None:
+        """Send what there is, up to what the slave reads and what others leave it of this turn; with `at_once`, before
+        the turn is over."""
         now_ms, left = self._clock.steady_ms(), BYTES_PER_TURN
         try:
             while self._is_open and not self._is_paused:
@@ -491,9 +512,21 @@ class _SlaveLink(asyncio.Protocol):
                     self._maybe_send_later(now_ms)
                     return
                 left -= len(packet)
-                self._transport.write(packet)
+                if at_once:
+                    packet = packet[self._write_at_once(packet) :]
+                if packet:
+                    self._transport.write(packet)
         except CannotServe as error:
             self._leader._refuse(self, error)
+
+    def _write_at_once(self, data: bytes) -> int:
+        """Write past the transport, which keeps what it is given until the turn is over; return how much is written."""
+        if self._socket is None or self._transport.is_closing() or self._transport.get_write_buffer_size():
+            return 0
+        try:
+            return os.write(self._socket.fileno(), data)
+        except OSError:  # it takes none now, or is broken: then the transport will find out
+            return 0
 
     def _maybe_send_later(self, now_ms: int) -> None:
         if not self._is_throttled and (ms := self.sender.throttled_ms(now_ms)):

@@ -7,7 +7,7 @@ import struct
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, starmap
 from operator import sub
 from pathlib import Path
 
@@ -115,6 +115,16 @@ class ConsumeQueue:
         else:
             for number in range(count):
                 self.put(queue_offset + number, bounds[number], sizes[number], tags_codes[number])
+
+    def put_run(self, queue_offset: int, entries: Sequence[Entry]) -> None:
+        """Enter messages from `queue_offset` on, wherever they lie in the log."""
+        file = self._files[-1] if self._files else None
+        if file and queue_offset == self.max_offset and file.size - file.position >= len(entries) * ENTRY_SIZE:
+            self._write(file, b"".join(starmap(_pack_entry, entries)))
+            self.max_offset = queue_offset + len(entries)
+        else:
+            for number, entry in enumerate(entries, queue_offset):
+                self.put(number, *entry)
 
     def _write(self, file: MappedFile, data: bytes) -> None:
         """Put entries behind the last one of a file that has room for them."""

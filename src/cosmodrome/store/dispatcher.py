@@ -14,7 +14,7 @@ from cosmodrome.native import store as _native
 from cosmodrome.numbers import MAX_LONG, parse_int
 from cosmodrome.store.consume_queue import PREPARE_BYTES, ConsumeQueue, Entry
 from cosmodrome.store.consume_queues import ConsumeQueues, is_topic
-from cosmodrome.store.index_file import Index, IndexFile, Key
+from cosmodrome.store.index_file import Index, IndexFile, Key, PlacedKey, topic_hash
 from cosmodrome.store.skipped import SkippedRecords
 from cosmodrome.wire.java import java_hash
 from cosmodrome.wire.properties import find
@@ -30,6 +30,7 @@ _NO_QUEUE = "in no queue: its topic or queue id can be none"
 _NO_OFFSET = "its queue cannot have had this offset: its head is damaged"
 
 _CACHED_TAGS = 4096
+_WORTH_A_RUN = 3  # records: fewer are entered one by one
 # Of a batch, what is entered in one step: some milliseconds, if the pages of the index are to be fetched first.
 MESSAGES_STEP = 2_000
 KEYS_STEP = 1_000
@@ -42,6 +43,18 @@ if _native is not None:
     _native.know(ConsumeQueue, MappedFile, Index, IndexFile, PREPARE_BYTES)
 
 Arrival = Callable[[str, int, int, int], None]  # topic, queue id, next offset, tags code
+
+
+class _Run:
+    """Records behind one another that are entered together."""
+
+    __slots__ = ("arrived", "entries", "heads", "keys")
+
+    def __init__(self) -> None:
+        self.heads: list[RecordHead] = []
+        self.keys: list[PlacedKey] = []
+        self.entries: dict[ConsumeQueue, list[Entry]] = {}
+        self.arrived: dict[tuple[ConsumeQueue, int], int] = {}  # queue and tag → the offset behind the last of them
 
 
 class Dispatcher:
@@ -194,6 +207,73 @@ class Dispatcher:
             raise
         except Exception as error:  # ours; one record must not end a start, nor be missing from its queue
             self.dispatch_bare(queue, head.queue_offset, at, size, sys_flag, timestamp, error)
+
+    def dispatch_records(self, heads: Sequence[RecordHead]) -> None:
+        """Enter records that a scan found, in the order of the log, as `dispatch_record` would one by one.
+
+        Those that go on with their queues are entered together: their keys in one write, and then each queue in one.
+        """
+        if _native is not None or len(heads) < _WORTH_A_RUN:  # compiled code is quicker one by one
+            for head in heads:
+                self.dispatch_record(head)
+            return
+        run = _Run()
+        for head in heads:
+            if not self._joins(run, head):
+                self._enter_run(run)
+                run = _Run()
+                if not self._joins(run, head):
+                    self.dispatch_record(head)
+        self._enter_run(run)
+
+    def _joins(self, run: _Run, head: RecordHead) -> bool:
+        """Return whether a record belongs to a run, and add it: it is the next of its queue, and new to the index."""
+        size, topic, queue_id, queue_offset, at, sys_flag, timestamp, _, _, _, _, _, properties = head
+        queue = self._queues.find(topic, queue_id)
+        if queue is None or sys_flag & _TRANSACTION not in _QUEUED or self._doubtful or topic in self.deleted:
+            return False
+        entries = run.entries.get(queue)
+        if queue_offset != queue.max_offset + (len(entries) if entries is not None else 0):
+            return False
+        index = self._index
+        if index is not None and at <= index.indexed:
+            return False
+        try:
+            keys = _keys(properties, at) if _KEY in properties and index is not None else ()
+            code = _tags_code(topic, properties, timestamp, self._delays_ms)
+        except Exception:  # ours; `dispatch_record` notes it
+            return False
+        if keys:
+            seed = topic_hash(topic)
+            run.keys += [(seed, key, at, timestamp) for key, _ in keys]
+        if entries is None:
+            entries = run.entries[queue] = []
+        entries.append((at, size, code))
+        run.heads.append(head)
+        run.arrived[queue, code] = queue_offset + 1
+        return True
+
+    def _enter_run(self, run: _Run) -> None:
+        """The index comes first, as in `dispatch`."""
+        if not run.heads:
+            return
+        try:
+            if run.keys and self._index is not None:
+                self._index.put_run(run.keys)
+            for queue, entries in run.entries.items():
+                queue.put_run(queue.max_offset, entries)
+        except (OSError, MemoryError):
+            raise
+        except Exception:  # ours; each must be in its queue, and what is in already does no harm
+            log.exception("records from %d on cannot be entered at once", run.heads[0].physical_offset)
+            for head in run.heads:
+                self.dispatch_record(head)
+            return
+        last = run.heads[-1]
+        self.end, self.timestamp = last.physical_offset + last.size, last.store_timestamp
+        if self.on_arrival is not None:  # once for each tag of a queue: of its messages the last tells enough
+            for (queue, code), next_offset in run.arrived.items():
+                self.on_arrival(queue.topic, queue.queue_id, next_offset, code)
 
     def cut(self, end: int) -> None:
         """The log was cut at `end`."""

@@ -6,9 +6,11 @@ import mmap
 import os
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 from cosmodrome import disk
@@ -38,6 +40,7 @@ _NAME_FORMAT = "%Y%m%d%H%M%S"
 _NAME_DIGITS = 17
 
 Key = tuple[str, int]  # a key and the log offset of its message
+PlacedKey = tuple[int, str, int, int]  # `topic_hash`, key, and the log offset and store time of its message
 
 
 def file_size(slots: int, entries: int) -> int:
@@ -134,6 +137,35 @@ class IndexFile:
             data[slot_at : slot_at + SLOT_SIZE] = _pack_number(number)
             if number == 1:
                 self.begin_timestamp, self.begin_offset, seconds = timestamp, offset, 0
+            number += 1
+            entry_at += ENTRY_SIZE
+        self.count, self._used_slots = number, used_slots
+        self.end_timestamp, self.end_offset = timestamp, offset
+        self._save_header()
+
+    def put_run(self, keys: Sequence[PlacedKey]) -> None:
+        """Enter keys of any messages, in the order of the log, as `put` would one message after the other."""
+        data, slots, number, used_slots = self._map, self._slots, self.count, self._used_slots
+        entry_at = self._entries_at + number * ENTRY_SIZE
+        if entry_at + len(keys) * ENTRY_SIZE > self._prepared:
+            self._prepare(entry_at + len(keys) * ENTRY_SIZE)
+            data = self._map
+        begin = self.begin_timestamp
+        for seed, key, offset, timestamp in keys:
+            key_hash = abs(java_hash(key, seed)) & _MAX_HASH
+            slot_at = HEADER_SIZE + key_hash % slots * SLOT_SIZE
+            (before,) = _read_slot(data, slot_at)
+            if before >= number:
+                before = self._entry_before(before, number)
+            if before <= 0:
+                before = 0
+                used_slots += 1
+            seconds = min((timestamp - begin) // 1000, MAX_SECONDS) if 0 < begin < timestamp else 0
+            _write_entry(data, entry_at, key_hash, offset, seconds, before)
+            data[slot_at : slot_at + SLOT_SIZE] = _pack_number(number)  # after its entry, as in `put`
+            if number == 1:
+                begin = self.begin_timestamp = timestamp
+                self.begin_offset = offset
             number += 1
             entry_at += ENTRY_SIZE
         self.count, self._used_slots = number, used_slots
@@ -317,6 +349,16 @@ class Index:
             self.indexed = file.end_offset
         elif keys:
             self._put_over_files(topic_hash(topic), keys, timestamp)
+
+    def put_run(self, keys: Sequence[PlacedKey]) -> None:
+        """Enter the keys of messages behind all that are in, in the order of the log."""
+        file = self._last
+        if file is not None and len(keys) <= min(self._entries - file.count, _MAX_UNSAVED):
+            file.put_run(keys)
+            self.indexed = file.end_offset
+            return
+        for (seed, offset, timestamp), of_message in groupby(keys, itemgetter(0, 2, 3)):
+            self._put_over_files(seed, [(key, offset) for _, key, _, _ in of_message], timestamp)
 
     def _put_over_files(self, seed: int, keys: list[Key], timestamp: int) -> None:
         """Enter what may need new files, or more than one save of the header."""

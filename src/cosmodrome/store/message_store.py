@@ -108,6 +108,7 @@ class MessageStore:
         self.on_append: Callable[[], None] | None = None  # messages were appended; others may copy them
         self.on_safe: Callable[[], None] | None = None  # more of the log is on disk
         self._raw: RawLog | None = None  # while the store follows
+        self._arrived: list[RecordHead] = []  # records of a master that are not in their queues yet
         self._batch: Iterator[None] | None = None  # the steps that still enter one into queues and index
         self.was_following = False  # before this start
         self._checkpoint_lock = threading.Lock()
@@ -595,7 +596,17 @@ class MessageStore:
         self._batch = None
         if self._raw is not None:
             end = min(end, self._raw.whole_end)
-        self._dispatcher.end = self._log.scan(self._dispatcher.end, end, self._dispatcher.dispatch_record, verify=False)
+        heads: list[RecordHead] = []
+
+        def visit(head: RecordHead) -> None:
+            heads.append(head)
+            if len(heads) == _ENTERED_RECORDS:
+                self._dispatcher.dispatch_records(heads)
+                heads.clear()
+
+        end = self._log.scan(self._dispatcher.end, end, visit, verify=False)
+        self._dispatcher.dispatch_records(heads)
+        self._dispatcher.end = end
 
     def _failed_to_enter(self, error: OSError) -> None:
         """A full disk passes, and what is in the log is stored: whoever were told else would send it again."""
@@ -759,8 +770,9 @@ class MessageStore:
     def append_raw(self, offset: int, data: bytes | memoryview) -> None:
         """Put a master's bytes, which all lie in one file of its log, behind our own.
 
-        Records become visible as if they had been appended here. LogDiverged where the bytes do not continue the log:
-        what stands before that is kept. ServiceNotAvailable when the disk takes nothing, or the store does not follow.
+        Records become visible with the next `enter_raw`: what the master waits for does not wait for queues.
+        LogDiverged where the bytes do not continue the log: what stands before that is kept. ServiceNotAvailable when
+        the disk takes nothing, or the store does not follow.
         """
         raw = self._raw
         if raw is None or self._gate.failure is not None:
@@ -777,24 +789,35 @@ class MessageStore:
             elif self._gate.is_behind:
                 self._catch_up()
             else:
-                self._enter_heads(heads, raw.whole_end)
+                self._arrived += heads
         except OSError as error:
             raise self._failed(error) from error
         if wrong is not None:
             raise wrong
 
-    def _enter_heads(self, heads: list[RecordHead], end: int) -> None:
+    def enter_raw(self) -> None:
+        """Let readers see the records that `append_raw` completed, unless group commit still waits for the disk."""
+        arrived, self._arrived = self._arrived, []
+        raw, dispatcher = self._raw, self._dispatcher
+        if raw is None or self.group_commit or self._gate.failure is not None or dispatcher.end >= raw.whole_end:
+            return
         try:
-            for head in heads:
-                self._dispatcher.dispatch_record(head)
+            if arrived and arrived[0].physical_offset == dispatcher.end:
+                dispatcher.dispatch_records(arrived)
+                dispatcher.end = raw.whole_end
+            elif not self._gate.is_behind:
+                self._enter(raw.whole_end)
         except OSError as error:
-            self._failed_to_enter(error)
-        else:
-            self._dispatcher.end = end
+            if error.errno in NO_ROOM:
+                self._failed_to_enter(error)
+            else:
+                raise self._failed(error) from error
 
     def settle(self) -> int:
         """Cut the unfinished record off that a copy may end with, for good; returns the log's end."""
         raw = self._raw
+        if raw is not None:
+            self.enter_raw()
         if raw is None or not raw.has_unfinished:
             return self._log.end
         try:
@@ -1111,6 +1134,7 @@ class MessageStore:
 
 
 _ENTERED_BYTES = 32 * KIB  # of the log, entered in one step
+_ENTERED_RECORDS = 500  # whose heads are held at once
 _SUMS_EVERY_BYTES = 64 * MIB  # of the log: what the start after a kill enters again
 _new_tuple = tuple.__new__  # half the time of calling the NamedTuple
 _TRANSACTION = SysFlag.TRANSACTION_MASK

@@ -7,7 +7,7 @@ import struct
 from cosmodrome.errors import ProtocolError, StoreError
 from cosmodrome.mapped_file import MappedFile
 from cosmodrome.store.commit_log import CommitLog
-from cosmodrome.wire.record import BLANK_MAGIC, MAGIC_V1, MAGIC_V2, MIN_SIZE, RecordHead, head_at
+from cosmodrome.wire.record import BLANK_MAGIC, MAGIC_V1, MAGIC_V2, MIN_SIZE, RecordHead, head_at, heads_between
 
 _SIZE = struct.Struct(">i")
 _PREFIX = struct.Struct(">iI")
@@ -85,20 +85,16 @@ class RawLog:
     def _walk(self, file: MappedFile, end: int) -> tuple[list[RecordHead], int, LogDiverged | None]:
         """The records between `whole_end` and `end`, where the last of them ends, and what is wrong behind that."""
         view, start = file.view[:end], file.start  # what lies behind may be a hole, which is not to be touched
-        at = self.whole_end - start
-        heads: list[RecordHead] = []
-        while at < end:
-            try:
-                head = head_at(view, at, end)
-            except ProtocolError:
-                if end == file.size and _is_blank(view, at, end):
-                    return heads, end, None
-                return heads, at, self._doubt(file, view, at)
-            if head.physical_offset != start + at:
-                return heads, at, _no_record(start + at, f"a record that says its place is {head.physical_offset}")
-            heads.append(head)
-            at += head.size
-        return heads, at, None
+        heads, at = heads_between(view, self.whole_end - start, end, self.whole_end)
+        if at == end:
+            return heads, at, None
+        try:
+            head = head_at(view, at, end)
+        except ProtocolError:
+            if end == file.size and _is_blank(view, at, end):
+                return heads, end, None
+            return heads, at, self._doubt(file, view, at)
+        return heads, at, _no_record(start + at, f"a record that says its place is {head.physical_offset}")
 
     def _doubt(self, file: MappedFile, view: memoryview, at: int) -> LogDiverged | None:
         """Return what is wrong with the bytes from `at` on; None if they may be the first part of a record."""

@@ -23,6 +23,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from cosmodrome.errors import DamagedRecord, ProtocolError
+from cosmodrome.native import log as _native_log
 from cosmodrome.native import store as _native
 from cosmodrome.wire.properties import MAX_SIZE_BYTES as MAX_PROPERTIES_BYTES
 
@@ -78,6 +79,10 @@ _HEADS = {
     _V6_MASK: struct.Struct(">iIiiiqqiq20sq20siqi"),
 }
 _HEAD_V4_SIZE = _HEAD_V4.size
+_unpack_head = _HEAD_V4.unpack_from
+_TOPIC_V4_AT = _HEAD_V4_SIZE + 1
+_KNOWN_TOPICS = 10_000
+_known_topics: dict[bytes, str] = {}
 _PREFIX = struct.Struct(">iI")
 _I32 = struct.Struct(">i")
 _PLACE = struct.Struct(">qq")
@@ -360,6 +365,74 @@ def head_at(view: bytes | bytearray | memoryview, position: int, limit: int) -> 
             str(view[topic_end + 2 : end], "utf-8", "replace"),
         ),
     )
+
+
+def heads_between(view: memoryview, begin: int, end: int, place: int) -> tuple[list[RecordHead], int]:
+    """The heads of the whole records from `begin` on that end at or before `end`, and where the last of them ends.
+
+    `place` is where in the log `begin` lies; each record must say its own. What follows the last may be the first
+    part of a record, or none. One loop over a copy: a slave takes every message through here.
+    """
+    heads: list[RecordHead] = []
+    known = _known_topics
+    if _native_log is not None:
+        heads, at = _native_log.heads(view, begin, end, place, known, _new_head, RecordHead)
+        begin, place = at, place + at - begin
+    if end - begin < MIN_SIZE or _PREFIX.unpack_from(view, begin)[0] > end - begin:
+        return heads, begin  # a long record that comes in many parts is not copied for each
+    data, at, limit = bytes(view[begin:end]), 0, end - begin
+    while at + MIN_SIZE <= limit:
+        fields: tuple[Any, ...] = _unpack_head(data, at)
+        size, magic, crc, queue_id, _, queue_offset, physical_offset, sys_flag = fields[:8]
+        timestamp, _, again, prepared, body = fields[10:]
+        record_end = at + size
+        if physical_offset != place + at or record_end > limit:
+            break
+        topic_at = at + _TOPIC_V4_AT + body
+        if magic != MAGIC_V1 or sys_flag & _V6_MASK or not 0 <= body <= size - MIN_SIZE:
+            try:
+                head = head_at(data, at, limit)
+            except ProtocolError:
+                break
+            heads.append(head._replace(body_at=head.body_at + begin))
+            at = record_end
+            continue
+        topic_end = topic_at + data[topic_at - 1]
+        if topic_end + 2 > record_end:
+            break
+        properties_size = data[topic_end] << 8 | data[topic_end + 1]
+        if topic_end + 2 + properties_size != record_end or properties_size > MAX_PROPERTIES_BYTES:
+            break
+        if topic_end - topic_at > MAX_V1_TOPIC_BYTES:
+            break
+        raw = data[topic_at:topic_end]
+        topic = known.get(raw)
+        if topic is None:
+            if len(known) >= _KNOWN_TOPICS:
+                known.clear()
+            topic = known[raw] = raw.decode("utf-8", "replace")
+        heads.append(
+            _new_head(
+                RecordHead,
+                (
+                    size,
+                    topic,
+                    queue_id,
+                    queue_offset,
+                    physical_offset,
+                    sys_flag,
+                    timestamp,
+                    again,
+                    prepared,
+                    crc,
+                    begin + at + _HEAD_V4_SIZE,
+                    body,
+                    data[topic_end + 2 : record_end].decode("utf-8", "replace"),
+                ),
+            )
+        )
+        at = record_end
+    return heads, begin + at
 
 
 def head_size(sys_flag: int) -> int:

@@ -60,6 +60,15 @@ class Slave:
             data += more
         return data
 
+    async def receive_any(self, begin: int, end: int) -> bytes:
+        """The same, in packets of any size."""
+        data = b""
+        while begin + len(data) < end:
+            offset, more = await self.packet()
+            assert offset == begin + len(data)
+            data += more
+        return data
+
     async def is_closed(self) -> bool:
         """Wait for the end, whatever comes before it."""
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -323,6 +332,31 @@ async def test_senders_of_one_turn_wait_in_groups_of_a_packet() -> None:
         slave.report(end + 250)
         assert await groups[5] is Durability.OK
         assert (groups[3].outcome, leader.waiting) == (Durability.OK, 0)
+
+
+async def test_a_long_turn_sends_what_is_waited_for_before_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slave copies the first messages while the master still takes the others, and they go on before the others."""
+    log = _OneFile(make_log(5))
+    monkeypatch.setattr(leader_module, "EARLY_BYTES", 1_000)
+    config = ReplicationConfig(in_sync_replicas=2)
+    async with leading(log, config, FakeClock()) as leader, slave_of(leader) as slave:
+        begin = log.max_physical_offset
+        slave.report(begin)
+        await until(lambda: leader.in_sync_copies() == 2)
+        groups = []
+        for _ in range(4):
+            _, end = log.append(600)
+            if log.on_append is not None:
+                log.on_append()
+            groups.append(leader.ask(end))
+        assert [groups.index(group) for group in groups] == [0, 0, 0, 3]
+        assert leader.slaves()[0].sent == begin + 1_800, "the turn is not over"
+        assert await slave.receive_any(begin, end) == log.read(begin, end)
+        slave.report(begin + 1_800)
+        assert await groups[0] is Durability.OK
+        assert groups[3].outcome is None
+        slave.report(end)
+        assert await groups[3] is Durability.OK
 
 
 async def test_a_hung_slave_costs_a_send_neither_memory_nor_work(monkeypatch: pytest.MonkeyPatch) -> None:

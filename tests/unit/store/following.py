@@ -55,6 +55,9 @@ def ship(leader: MessageStore, copy: MessageStore, end: int, random: Random, mos
         data = leader.log_bytes(at, min(random.randint(1, most), end - at))
         assert data is not None
         copy.append_raw(at, data if random.random() < 0.5 else bytes(data))
+        if random.random() < 0.5:
+            copy.enter_raw()
+    copy.enter_raw()
 
 
 def flush(store: MessageStore) -> None:

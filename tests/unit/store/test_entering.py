@@ -155,6 +155,7 @@ async def test_what_a_flush_made_safe_is_entered_in_steps(tmp_path: Path, monkey
     config = dataclasses.replace(ROOMY, flush_disk_type=FlushDiskType.SYNC_FLUSH)
     store = open_store(tmp_path, config)
     with Turns() as turns:
+        monkeypatch.setattr(Dispatcher, "_joins", turns.counting(Dispatcher._joins))
         monkeypatch.setattr(Dispatcher, "dispatch", turns.counting(Dispatcher.dispatch))
         end = store.append_batch(message(), ITEMS).end
         large = store.append(message("large", body=b"x" * 100_000)).end

@@ -41,6 +41,7 @@ def filled(root: Path, count: int = COUNT, seed: int = 1) -> MessageStore:
 def ship_bytes(copy: MessageStore, data: bytes, most: int) -> None:
     while (at := copy.max_physical_offset) < len(data):
         copy.append_raw(at, data[at : at + most])
+        copy.enter_raw()
 
 
 @pytest.fixture
@@ -240,6 +241,7 @@ def test_a_damaged_body_is_copied_and_passed_over(tmp_path: Path) -> None:
     data[places[1].physical_offset + 150] ^= 1
     copy = follower(tmp_path / "copy")
     copy.append_raw(0, bytes(data))
+    copy.enter_raw()
     assert log_of(copy) == bytes(data)
     assert copy.max_offset("orders", 0) == 3
     found = copy.read("orders", 0, 0, 10, verify=True)
@@ -283,6 +285,7 @@ def test_a_queue_offset_that_cannot_be_makes_no_fillers(tmp_path: Path) -> None:
     data[20:28] = (2**40).to_bytes(8)
     copy = follower(tmp_path / "copy")
     copy.append_raw(0, bytes(data))
+    copy.enter_raw()
     assert copy.max_offset("orders", 0) == 0
     assert copy.skipped.count == 1
 
