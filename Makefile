@@ -45,7 +45,7 @@ demo: setup ## A million orders through a node and Spark: a streaming report and
 	@$(BIN)/python examples/spark_orders.py $(ARGS)
 
 # Tests that read the whole source, so any change may break them.
-GUARDS := $(addprefix tests/unit/test_,layers.py clock_uses.py number_parsing.py admin.py lazy.py)
+GUARDS := $(addprefix tests/unit/test_,layers.py clock_uses.py number_parsing.py admin.py lazy.py) tests/system/test_start_up.py
 
 check: $(VENV)/.installed-dev ## Lint, formatting, types, and tests that read the whole source.
 	$(BIN)/ruff check .

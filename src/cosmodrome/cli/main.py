@@ -20,7 +20,10 @@ LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
 # Command → the module that defines it under its own name, imported when the command runs, and its line in the help.
 COMMANDS = {
-    "admin": ("cosmodrome.cli.admin", "Ask and change a running cluster, with the verbs of mqadmin."),
+    "admin": (
+        "cosmodrome.cli.admin",
+        "Ask and change a running cluster, with the verbs and flags of Apache's mqadmin.",
+    ),
     "broker": ("cosmodrome.cli.serve", "Start a broker."),
     "config": ("cosmodrome.cli.config", "Check settings."),
     "context": ("cosmodrome.cli.context", "Keep ways to reach clusters under names."),
