@@ -87,6 +87,32 @@ class Guard:
         # The broker is a client of the name server, and speaks TLS with it as well.
         return {"tls.server.mode": "enforcing", "tls.enable": "true", "tls.config.file": str(file)}
 
+    def our_config(self, home: Path) -> dict[str, object]:
+        """Return what the file of our broker says of them; accounts are in Apache's file, below `home`."""
+        config = self.our_tls()
+        if self.accounts:
+            file = home / "conf" / "plain_acl.yml"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text("accounts:\n" + "".join(map(_plain_account, self.accounts)))
+            file.chmod(0o600)
+            first = self.accounts[0]
+            keys = json.dumps({"accessKey": first.access_key, "secretKey": first.secret_key})
+            config |= {"aclEnable": "true", "rocketmqHome": home, "innerClientAuthenticationCredentials": keys}
+        return config
+
+    def our_tls(self) -> dict[str, object]:
+        """Return what the file of our name server says, too."""
+        if self.certificate is None:
+            return {}
+        return {
+            "tls.server.mode": "enforcing",
+            "tls.server.keyPath": self.certificate.key,
+            "tls.server.certPath": self.certificate.certificate,
+            "tls.enable": "true",
+            "tls.client.authServer": "true",
+            "tls.client.trustCertPath": self.certificate.certificate,
+        }
+
     def tls(self) -> ssl.SSLContext | None:
         """What a client needs to trust these servers."""
         if self.certificate is None:

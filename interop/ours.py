@@ -7,6 +7,7 @@ from pathlib import Path
 
 from interop.apache import PATIENT, cluster_info, started_or_stopped, wait_registered
 from interop.child import Child, free_port
+from interop.guards import Guard
 
 READY_TIMEOUT_S = 90
 HOST = "127.0.0.1"
@@ -38,14 +39,15 @@ class CosmodromeUp(Child):
 class CosmodromeNameServer(Child):
     """`cosmodrome namesrv`, answering once constructed."""
 
-    def __init__(self, home: Path, extra: Mapping[str, object] | None = None) -> None:
+    def __init__(self, home: Path, extra: Mapping[str, object] | None = None, guard: Guard | None = None) -> None:
         home.mkdir(parents=True, exist_ok=True)
-        port = free_port()
+        port, guard = free_port(), guard or Guard()
+        extra = {**(extra or {}), **guard.our_tls()}
         self.address = f"{HOST}:{port}"
         words = ["namesrv", "--host", HOST, "--port", str(port), "--kv-config", str(home / "kvConfig.json")]
         words += ["-c", str(_config_file(home, extra))] if extra else []
         super().__init__("cosmodrome namesrv", [_cosmodrome(), *words], home / "stderr.log")
-        started_or_stopped(self, lambda: wait_registered(self, self.address))
+        started_or_stopped(self, lambda: wait_registered(self, self.address, tls=guard.tls()))
 
 
 class CosmodromeBroker(Child):
@@ -57,15 +59,18 @@ class CosmodromeBroker(Child):
         home: Path,
         name: str = "cosmodrome-broker",
         extra: Mapping[str, object] | None = None,
+        guard: Guard | None = None,
     ) -> None:
         home.mkdir(parents=True, exist_ok=True)
+        guard = guard or Guard()
         config = {"brokerName": name, "brokerClusterName": "DefaultCluster", "brokerId": 0, "brokerIP1": HOST}
         pairs = {**config, "listenPort": free_port(before=2, after=1), **PATIENT, **(extra or {})}
+        pairs |= guard.our_config(home)
         self.address = f"{HOST}:{pairs['listenPort']}"
         self.broker_name = name
         words = ["broker", "-n", namesrv, "-c", str(_config_file(home, pairs)), "--store", str(home / "store")]
         super().__init__("cosmodrome broker", [_cosmodrome(), *words], home / "stderr.log")
-        started_or_stopped(self, lambda: wait_registered(self, namesrv, name))
+        started_or_stopped(self, lambda: wait_registered(self, namesrv, name, tls=guard.tls()))
 
 
 def _config_file(home: Path, pairs: Mapping[str, object]) -> Path:

@@ -1,4 +1,4 @@
-"""Our clients at Apache's servers that want a key and a signature of everybody, and speak nothing but TLS."""
+"""Our clients at servers that want a key and a signature of everybody, and speak nothing but TLS: Apache's and ours."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ from cosmodrome.wire.requests import ConsumeStatsRequest
 from interop.apache import ApacheBroker, ApacheNameServer
 from interop.guards import Account, Certificate, Guard
 from interop.java import mqadmin
+from interop.lab import OURS
 from interop.our_client import SEND_TIMEOUT_MS
+from interop.ours import CosmodromeBroker, CosmodromeNameServer
 from interop.setup import SERVER_VERSIONS
 from tests.bounded import run_to_end
 
@@ -114,13 +116,22 @@ class Guarded:
         return str(file)
 
 
-@pytest.fixture(scope="module", params=SERVER_VERSIONS)
+@pytest.fixture(scope="module", params=[*SERVER_VERSIONS, OURS])
 def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     version, home = request.param, tmp_path_factory.mktemp("guarded")
     guard = Guard((ADMIN, APP), Certificate.made(home, "server"))
-    name_server = ApacheNameServer(version, home / "namesrv", guard=guard)
+    name_server: ApacheNameServer | CosmodromeNameServer
+    broker: ApacheBroker | CosmodromeBroker
+    if version == OURS:
+        name_server = CosmodromeNameServer(home / "namesrv", guard=guard)
+    else:
+        name_server = ApacheNameServer(version, home / "namesrv", guard=guard)
     try:
-        broker = ApacheBroker(version, name_server.address, home / "broker", extra=SETTINGS, guard=guard)
+        if version == OURS:
+            settings = {key: value for key, value in SETTINGS.items() if key != "transactionOpBatchInterval"}
+            broker = CosmodromeBroker(name_server.address, home / "broker", extra=settings, guard=guard)
+        else:
+            broker = ApacheBroker(version, name_server.address, home / "broker", extra=SETTINGS, guard=guard)
         try:
             if version.startswith("5."):
                 make_account(version, name_server.address, broker.address, guard, home / "broker")

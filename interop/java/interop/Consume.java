@@ -49,10 +49,11 @@ final class Consume {
     private Consume(Job job) {
         this.job = job;
         args = job.args;
-        consumer = new DefaultMQPushConsumer(args.text("group"), null, new AllocateMessageQueueAveragely(),
+        consumer = new DefaultMQPushConsumer(args.text("group"), Clients.hook(args), new AllocateMessageQueueAveragely(),
             args.flag("trace"), null);
         Clients.prepare(consumer, args.text("namesrv"));
         consumer.setVipChannelEnabled(args.flag("vip"));
+        consumer.setUseTLS(args.flag("tls"));
         consumer.setInstanceName(job.instance("consume"));
         consumer.setPollNameServerInterval(POLL_NAMESRV_MS);
         consumer.setHeartbeatBrokerInterval(HEARTBEAT_MS);

@@ -50,6 +50,7 @@ final class Produce {
         producer = producer();
         Clients.prepare(producer, args.text("namesrv"));
         producer.setVipChannelEnabled(args.flag("vip"));
+        producer.setUseTLS(args.flag("tls"));
         producer.setSendMsgTimeout(SEND_TIMEOUT_MS);
         producer.setInstanceName(job.instance("produce"));
     }
@@ -73,7 +74,7 @@ final class Produce {
     private DefaultMQProducer producer() {
         synchronized (Produce.class) {
             System.setProperty(COMPRESS_TYPE, args.text("compressType", "ZLIB"));
-            return new DefaultMQProducer(args.text("group"), null, args.flag("trace"), null);
+            return new DefaultMQProducer(args.text("group"), Clients.hook(args), args.flag("trace"), null);
         }
     }
 
@@ -236,6 +237,7 @@ final class Produce {
 
     private void fail(int index, Throwable e) {
         failed.incrementAndGet();
-        job.line(Json.object("index", index, "status", "FAILED", "error", String.valueOf(e)));
+        String cause = e.getCause() == null ? "" : " because of " + e.getCause();
+        job.line(Json.object("index", index, "status", "FAILED", "error", e + cause));
     }
 }
