@@ -9,7 +9,8 @@ _VERSION = re.compile(r"\[.*?(\d+\.\d+\.\d+)")
 _AT_APACHE = frozenset(
     f"{_HERE}test_{name}.py"
     for name in (
-        *("apache_alone", "compared", "consumer_calls", "our_client", "pull_consumers", "queries_and_admin"),
+        *("apache_alone", "compared", "consumer_calls", "mqadmin", "our_client", "pull_consumers"),
+        "queries_and_admin",
         *("spark_pipelines", "spark_sink", "spark_source", "statistics"),
     )
 )
