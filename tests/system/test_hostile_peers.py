@@ -7,6 +7,7 @@ the loop is counted, which no load of the machine changes.
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -302,6 +303,29 @@ async def test_making_topics_does_not_keep_sends_to_others_waiting(
         finally:
             gate.set()
         assert {(await making).code, (await again).code} == {ResponseCode.SUCCESS}
+
+
+async def test_a_topic_table_that_cannot_be_saved_costs_only_sends_to_its_new_topics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = state_file.save
+    is_full = True
+
+    def save(path: Path, data: bytes) -> None:
+        if is_full and path.name == "topics.json":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(path, data)
+
+    async with broker_and_caller(tmp_path) as (broker, caller):
+        await caller.call(broker.address, send_to("there"), TIMEOUT_MS)
+        monkeypatch.setattr(state_file, "save", save)
+        for _ in range(2):
+            refused = await caller.call(broker.address, send_to("new"), TIMEOUT_MS)
+            assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            assert "cannot save topics.json" in (refused.remark or "")
+            assert (await caller.call(broker.address, send_to("there"), TIMEOUT_MS)).code == ResponseCode.SUCCESS
+        is_full = False
+        assert (await caller.call(broker.address, send_to("new"), TIMEOUT_MS)).code == ResponseCode.SUCCESS
 
 
 async def test_large_tables_are_encoded_beside_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
