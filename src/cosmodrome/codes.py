@@ -179,6 +179,7 @@ class RequestCode(IntEnum):
     HAND_OVER_BROKER = 620002
     PROMOTE_BROKER = 620003
     WITHDRAW_PROMOTION = 620004
+    AWAIT_TABLES = 620005
 
 
 class ResponseCode(IntEnum):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cosmodrome import ConsumeFrom, Message, Producer, PushConsumer, ReceivedMessage
-from cosmodrome.broker import promotion
+from cosmodrome.broker import metadata_sync, promotion
 from cosmodrome.broker.broker import Broker
 from cosmodrome.broker.roles import Role, Roles, role_of
 from cosmodrome.client import routes
@@ -225,6 +225,28 @@ async def test_a_slave_takes_over_from_a_dead_master_with_a_term_above_all(pair:
         assert pair.slave.store.max_offset(TOPIC, 0) == 20
         again = await ask(pair, pair.slave, RequestCode.PROMOTE_BROKER, Promote())
         assert RoleReply.decode(again).term == 7, "asked twice, it is promoted once"
+
+
+async def test_a_topic_and_a_group_that_were_just_made_outlive_their_master(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slave hears of them when they change, not with its next round: a topic made again from its queues would have
+    as many as had messages."""
+    monkeypatch.setattr(metadata_sync, "FIRST_AFTER_MS", 0)
+    monkeypatch.setattr(metadata_sync, "PERIOD_MS", 600_000)
+    async with following_pair(tmp_path) as pair:
+        await until(lambda: pair.slave.metadata_sync.rounds == 1 and pair.master.topics.watchers == 1)
+        pair.master.topics.put(TopicConfig("new", 7, 7))
+        pair.master.groups.put(GroupConfig("readers", retry_max_times=3))
+        await until(lambda: pair.slave.groups.find_known("readers") is not None)
+        await until(lambda: pair.slave.topics.find_topic("new") is not None)
+        cut_off_broker(pair.master)
+        forced = await ask(pair, pair.slave, RequestCode.PROMOTE_BROKER, Promote(is_force=True))
+        assert forced.code == ResponseCode.SUCCESS, forced.remark
+        assert pair.slave.topics.find_topic("new") == TopicConfig("new", 7, 7)
+        found = pair.slave.groups.find_known("readers")
+        assert found is not None
+        assert found.retry_max_times == 3
 
 
 async def test_a_stale_master_follows_the_one_that_was_promoted_by_force(pair: Pair) -> None:

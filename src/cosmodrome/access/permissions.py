@@ -317,6 +317,7 @@ _ADMIN: Final = dict.fromkeys(
         RequestCode.HAND_OVER_BROKER,
         RequestCode.PROMOTE_BROKER,
         RequestCode.WITHDRAW_PROMOTION,
+        RequestCode.AWAIT_TABLES,
         # what changes a name server
         RequestCode.PUT_KV_CONFIG,
         RequestCode.DELETE_KV_CONFIG,

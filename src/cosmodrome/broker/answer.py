@@ -130,6 +130,7 @@ _ALL: dict[int, Processor] = {
     RequestCode.HAND_OVER_BROKER: roles.hand_over,
     RequestCode.PROMOTE_BROKER: roles.promote,
     RequestCode.WITHDRAW_PROMOTION: roles.withdraw_promotion,
+    RequestCode.AWAIT_TABLES: roles.await_tables,
     RequestCode.EXCHANGE_BROKER_HA_INFO: replication.exchange_ha_info,
     RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: replication.smallest_broker_changed,
     RequestCode.END_TRANSACTION: end_transaction.end_transaction,

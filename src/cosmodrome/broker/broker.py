@@ -480,6 +480,7 @@ class Broker:
         """Answer what is in hand and close every connection."""
         for waiting in (self.long_polls.take_all(), self.pops.close()):
             _wake(waiting)
+        self.topics.wake_watchers()
         await asyncio.gather(*(server.close() for server in self._servers))
         self.lane.close()
 

@@ -30,6 +30,7 @@ from cosmodrome.wire.bodies import (
     TopicConfigWrapper,
 )
 from cosmodrome.wire.command import Command
+from cosmodrome.wire.role_requests import AwaitTables, TableVersions
 
 if TYPE_CHECKING:
     from cosmodrome.broker.broker import Broker
@@ -39,6 +40,7 @@ log = logging.getLogger(__name__)
 FIRST_AFTER_MS = 3_000
 PERIOD_MS = 10_000
 HURRY_MS = 500  # after the log brought a message of a topic that is not known
+CHANGES_MS = 50  # between two changes of topics and groups that are taken over
 CALL_TIMEOUT_MS = 3_000
 LOOK_AT_LOG_MS = 100
 
@@ -51,7 +53,7 @@ class _Unreachable(Exception):
 
 
 class MetadataSync:
-    """Asks the master for its tables, 3 s after the start and then every 10 s.
+    """Asks the master for its tables, 3 s after the start and then every 10 s; for topics and groups when they change.
 
     A part that fails is logged, once for as long as it fails the same way, and the others go on.
     """
@@ -63,12 +65,48 @@ class MetadataSync:
         self._held_until = 0
         self._problems: dict[str, str] = {}  # part → how it failed last
         self._unknown = asyncio.Event()
+        self._taking = asyncio.Lock()  # of two answers, the later one counts
         self.rounds = 0  # in which every part went well
         self.master_role = ""  # what the master says to be; Apache's says nothing
 
     async def run(self) -> None:
+        await self._broker.clock.sleep(FIRST_AFTER_MS)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._run_rounds())
+            tasks.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        """Take over topics and groups as soon as a master of ours says that they have changed.
+
+        A promotion forgets what the master had not told: a topic would come back with no more queues than had messages.
+        """
+        clock, told = self._broker.clock, TableVersions("", "")
+        while True:
+            master = self._broker.registration.master
+            rest_ms = PERIOD_MS  # an older master, or Apache's, which knows no such request
+            if master is not None:
+                asked = AwaitTables(told.topic_version, told.group_version, PERIOD_MS)
+                command = Command.request(RequestCode.AWAIT_TABLES, asked)
+                try:
+                    reply = await self._caller.call(master.address, command, PERIOD_MS + CALL_TIMEOUT_MS)
+                    if reply.code == ResponseCode.SUCCESS:
+                        before, told = told, TableVersions.decode(reply)
+                        rest_ms = 0 if told != before else CHANGES_MS
+                    elif reply.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                        rest_ms = HURRY_MS
+                except (ClientError, ProtocolError, RequestError):  # the rounds say so
+                    rest_ms = HURRY_MS
+            if not rest_ms and master is not None:
+                try:
+                    await self._part("its topics", self._topics, master.address)
+                    await self._part("groups", self._groups, master.address)
+                except _Unreachable:
+                    told = TableVersions("", "")
+                rest_ms = CHANGES_MS
+            await clock.sleep(rest_ms)
+
+    async def _run_rounds(self) -> None:
         clock = self._broker.clock
-        await clock.sleep(FIRST_AFTER_MS)
         while True:
             self._unknown.clear()
             if (master := self._broker.registration.master) is not None:
@@ -169,6 +207,10 @@ class MetadataSync:
         return end
 
     async def _topics(self, master: str) -> TopicConfigWrapper | None:
+        async with self._taking:
+            return await self._take_topics(master)
+
+    async def _take_topics(self, master: str) -> TopicConfigWrapper | None:
         table = await self._decoded(master, RequestCode.GET_ALL_TOPIC_CONFIG, TopicConfigWrapper.decode)
         if table is not None:
             self._broker.topics.adopt(table)
@@ -184,6 +226,10 @@ class MetadataSync:
                 await broker.lane.turn()
 
     async def _groups(self, master: str) -> None:
+        async with self._taking:
+            await self._take_groups(master)
+
+    async def _take_groups(self, master: str) -> None:
         decode = GroupConfigWrapper.decode
         table = await self._decoded(master, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, decode)
         if table is not None:

@@ -30,6 +30,8 @@ class SavedTable(ABC):
         self._changes_on_disk = 0
         self._rest_seconds = 0.0
         self.data_version = DataVersion()
+        self._next_change: asyncio.Future[None] | None = None  # for those that wait for one
+        self.watchers = 0
 
     @abstractmethod
     def encoded(self) -> bytes:
@@ -44,13 +46,31 @@ class SavedTable(ABC):
         return lambda: encoded
 
     def changed(self) -> None:
-        self._changes += 1
-        self.data_version = self.data_version.next(self._clock.now_ms())
+        self.replaced(self.data_version.next(self._clock.now_ms()))
 
     def replaced(self, version: DataVersion) -> None:
         """Note that the table is now that of another broker, with its version."""
         self._changes += 1
         self.data_version = version
+        self.wake_watchers()
+
+    def wake_watchers(self) -> None:
+        """Let those that wait for a change look at the version, whether it has changed or not."""
+        waiting, self._next_change = self._next_change, None
+        if waiting is not None:
+            waiting.set_result(None)
+
+    def next_change(self) -> asyncio.Future[None]:
+        """Return what is done when the table changes the next time. It is shared: wait for it, and do not cancel it."""
+        if self._next_change is None:
+            self._next_change = asyncio.get_running_loop().create_future()
+        return self._next_change
+
+    @property
+    def version_text(self) -> str:
+        """The version as a word, which is another one after each change."""
+        version = self.data_version
+        return f"{version.state_version}-{version.timestamp}-{version.counter}"
 
     @property
     def unsaved(self) -> bool:

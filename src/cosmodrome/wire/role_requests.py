@@ -1,4 +1,5 @@
-"""Headers of the requests that change which broker of a name is the master. Codes and fields are our own."""
+"""Headers of the requests between brokers of one name about which is the master, and what it has. Codes and fields are
+our own."""
 
 from __future__ import annotations
 
@@ -51,3 +52,20 @@ class WithdrawPromotion(Header):
     """WITHDRAW_PROMOTION: do not become master for this token, now or later. The answer says which of both it is."""
 
     token: str
+
+
+@header
+class AwaitTables(Header):
+    """AWAIT_TABLES, to a master: answer once topics or groups are not of these versions any more, or time is up."""
+
+    topic_version: str
+    group_version: str
+    timeout_millis: int
+
+
+@header
+class TableVersions(Header):
+    """The answer: the versions that the tables have. They are to be compared, and say nothing else."""
+
+    topic_version: str
+    group_version: str

@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from cosmodrome.broker.broker import Broker
-from cosmodrome.broker.metadata_sync import FIRST_AFTER_MS, HURRY_MS, PERIOD_MS, MetadataSync
+from cosmodrome.broker.metadata_sync import CHANGES_MS, FIRST_AFTER_MS, HURRY_MS, PERIOD_MS, MetadataSync
 from cosmodrome.broker.registration import Master
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.config import BrokerConfig, BrokerRole, ReplicationConfig
@@ -31,6 +31,8 @@ from cosmodrome.wire.bodies import (
     TopicConfigWrapper,
 )
 from cosmodrome.wire.command import Command
+from cosmodrome.wire.role_requests import AwaitTables, TableVersions
+from tests.unit.replication.pairs import until
 
 VERSION = DataVersion(1_700_000_000_000, 7, 0)
 ADDRESS = "10.0.0.1:10911"
@@ -45,6 +47,9 @@ class FakeMaster:
         self.refusals: dict[int, int] = {}  # request code → response code
         self.is_down = False
         self.log_end = 0
+        self.tables = TableVersions("1", "1")
+        self.changed = asyncio.Event()
+        self.more_topics: dict[str, TopicConfig] = {}
 
     async def call(self, address: str, command: Command, _timeout_ms: float) -> Command:
         assert address == ADDRESS
@@ -53,12 +58,20 @@ class FakeMaster:
         self.asked.append(command.code)
         if (refusal := self.refusals.get(command.code)) is not None:
             return command.reply(refusal, remark="not now")
+        if command.code == RequestCode.AWAIT_TABLES:
+            asked = AwaitTables.decode(command)
+            if asked == AwaitTables(self.tables.topic_version, self.tables.group_version, PERIOD_MS):
+                await self.changed.wait()
+            return command.reply(header=self.tables)
         return command.reply(body=self._bodies()[command.code])
 
     def _bodies(self) -> dict[int, bytes]:
         return {
             RequestCode.GET_BROKER_RUNTIME_INFO: KVTable({"commitLogMaxOffset": str(self.log_end)}).encode(),
-            RequestCode.GET_ALL_TOPIC_CONFIG: TopicConfigWrapper(VERSION, {"T": TopicConfig("T", 2, 2)}).encode(),
+            RequestCode.GET_ALL_TOPIC_CONFIG: TopicConfigWrapper(
+                dataclasses.replace(VERSION, counter=len(self.more_topics)),
+                {"T": TopicConfig("T", 2, 2), **self.more_topics},
+            ).encode(),
             RequestCode.GET_ALL_CONSUMER_OFFSET: ConsumerOffsetsBody(VERSION, {"T@g": {0: 5}}).encode(),
             RequestCode.GET_ALL_DELAY_OFFSET: DelayOffsetsBody(VERSION, {3: 17}).encode(),
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: GroupConfigWrapper(VERSION, {"g": GroupConfig("g")}).encode(),
@@ -201,3 +214,43 @@ async def test_a_message_of_an_unknown_topic_brings_the_next_round_forward(slave
         await clock.advance(0)
         await asyncio.sleep(0.001)
     running.cancel()
+
+
+# --- changes of topics and groups, at once
+
+
+async def test_a_change_at_the_master_is_taken_over_without_waiting_for_a_round(
+    slave: Broker, master: FakeMaster
+) -> None:
+    clock = cast(FakeClock, slave.clock)
+    running = asyncio.create_task(slave.metadata_sync.run())
+    try:
+        await clock.advance(FIRST_AFTER_MS)
+        await until(lambda: slave.metadata_sync.rounds == 1)
+        await clock.advance(CHANGES_MS)
+        asked = len(master.asked)
+        master.tables = TableVersions("2", "1")
+        master.more_topics = {"new": TopicConfig("new", 5, 5)}
+        master.changed.set()
+        await until(lambda: slave.topics.find_topic("new") == TopicConfig("new", 5, 5))
+        await until(lambda: RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG in master.asked[asked:])
+        assert [code for code in master.asked[asked:] if code != RequestCode.AWAIT_TABLES][:2] == [
+            RequestCode.GET_ALL_TOPIC_CONFIG,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+        ]
+    finally:
+        running.cancel()
+
+
+async def test_a_master_that_knows_no_such_request_is_asked_for_it_rarely(slave: Broker, master: FakeMaster) -> None:
+    master.refusals[RequestCode.AWAIT_TABLES] = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    clock = cast(FakeClock, slave.clock)
+    running = asyncio.create_task(slave.metadata_sync.run())
+    try:
+        await clock.advance(FIRST_AFTER_MS)
+        for rounds in (1, 2, 3):
+            await until(lambda: slave.metadata_sync.rounds == rounds)  # noqa: B023
+            assert master.asked.count(RequestCode.AWAIT_TABLES) <= rounds
+            await clock.advance(PERIOD_MS)
+    finally:
+        running.cancel()
