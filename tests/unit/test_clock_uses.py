@@ -15,6 +15,8 @@ SOURCE = Path(__file__).parents[2] / "src" / "cosmodrome"
 # How often each module asks a clock for the date, and what for.
 DATES = {
     "admin/core.py": (1, "the date that operators see ages by"),
+    "admin/dead_letters.py": (1, "a born timestamp"),
+    "admin/facts.py": (2, "the date here, beside which that of a broker is held, and the ages of locks"),
     "broker/broker.py": (1, "which day it is for the statistics"),
     "broker/pop/pops.py": (2, "born timestamps of checkpoints and acks"),
     "broker/processors/group_queries.py": (1, "how late a group is, with dates redated"),
@@ -30,6 +32,9 @@ DATES = {
     "broker/timer_metrics.py": (1, "a timestamp for operators"),
     "broker/timers.py": (4, "versions of the checkpoint, a property of delivered messages"),
     "broker/transactions.py": (2, "an op's born timestamp; until when to look for a message"),
+    "cli/check.py": (1, "the age of what was consumed, by store timestamp"),
+    "cli/groups.py": (2, "the age of what was consumed, by store timestamp"),
+    "cli/top.py": (1, "the age of what was consumed, by store timestamp"),
     "client/burying.py": (1, "a born timestamp"),
     "client/feed.py": (1, "CONSUME_START_TIME"),
     "client/handlers.py": (1, "CONSUME_START_TIME"),

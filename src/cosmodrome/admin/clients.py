@@ -56,7 +56,7 @@ class ClientsAdmin(AdminCore):
         subscriptions = {topic: one for body in found for topic, one in body.subscriptions.items()}
         return Consumers(
             group,
-            _clients(one for body in found for one in body.connections),
+            client_infos(one for body in found for one in body.connections),
             found[0].consume_type,
             found[0].message_model,
             found[0].consume_from,
@@ -79,7 +79,7 @@ class ClientsAdmin(AdminCore):
             return ProducerConnection.decode(reply.body)
 
         answers, missing = await self._ask_each(await self.targets(broker), ask)
-        return Producers(group, _clients(one for _, body in answers for one in body.connections), missing)
+        return Producers(group, client_infos(one for _, body in answers for one in body.connections), missing)
 
     async def all_producers(self, broker: str = "") -> AllProducers:
         """Return the connected members of every producer group."""
@@ -92,7 +92,9 @@ class ClientsAdmin(AdminCore):
         for _, body in answers:
             for group, connections in body.groups.items():
                 by_group.setdefault(group, []).extend(connections)
-        return AllProducers(tuple(Producers(group, _clients(by_group[group])) for group in sorted(by_group)), missing)
+        return AllProducers(
+            tuple(Producers(group, client_infos(by_group[group])) for group in sorted(by_group)), missing
+        )
 
     async def running_info(self, group: str, client_id: str, *, stacks: bool = False) -> ConsumerRunningInfo:
         """Return what one connected consumer says about itself; ConsumerNotOnline's text if it is not connected."""
@@ -138,7 +140,7 @@ class ClientsAdmin(AdminCore):
         raise failure or ClientError("the name server knows no broker; start one, and try again")
 
 
-def _clients(connections: Iterable[ClientConnection | ProducerInfo]) -> tuple[ClientInfo, ...]:
+def client_infos(connections: Iterable[ClientConnection | ProducerInfo]) -> tuple[ClientInfo, ...]:
     """Return each client once, though every broker sees it; sorted by id."""
     by_id = {one.client_id: one for one in connections}
     return tuple(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from cosmodrome.admin.brokers import BrokersAdmin
 from cosmodrome.admin.clients import ClientsAdmin
+from cosmodrome.admin.dead_letters import DeadLettersAdmin
+from cosmodrome.admin.doctor import Diagnosis, diagnose
+from cosmodrome.admin.facts import SAMPLE_SECONDS, FactsAdmin
 from cosmodrome.admin.groups import GroupsAdmin
 from cosmodrome.admin.messages import MessagesAdmin
 from cosmodrome.admin.name_servers import NameServersAdmin
@@ -11,7 +14,16 @@ from cosmodrome.admin.topics import TopicsAdmin
 from cosmodrome.client.blocking.face import Face, like, shows, waits
 
 
-class Admin(TopicsAdmin, GroupsAdmin, ClientsAdmin, BrokersAdmin, NameServersAdmin, MessagesAdmin):
+class Admin(
+    FactsAdmin,
+    DeadLettersAdmin,
+    TopicsAdmin,
+    GroupsAdmin,
+    ClientsAdmin,
+    BrokersAdmin,
+    NameServersAdmin,
+    MessagesAdmin,
+):
     """An operator's client: it asks and changes clusters, and returns dataclasses.
 
         async with Admin("127.0.0.1:9876") as admin:
@@ -22,6 +34,10 @@ class Admin(TopicsAdmin, GroupsAdmin, ClientsAdmin, BrokersAdmin, NameServersAdm
     are asked at once, with a bound. One that does not answer stands with the reason in the result's `unanswered`.
     """
 
+    async def diagnose(self, *, sample_seconds: float = SAMPLE_SECONDS) -> Diagnosis:
+        """Look for what is wrong with the clusters; groups are looked at twice, `sample_seconds` apart."""
+        return diagnose(await self.facts(sample_seconds=sample_seconds))
+
 
 class BlockingAdmin(Face[Admin]):
     """`Admin` without await."""
@@ -31,6 +47,7 @@ class BlockingAdmin(Face[Admin]):
 
     add_write_permission = waits(Admin.add_write_permission)
     now_ms = shows(Admin, lambda behind: behind.now_ms)
+    all_members = waits(Admin.all_members)
     all_producers = waits(Admin.all_producers)
     all_progress = waits(Admin.all_progress)
     broker_config = waits(Admin.broker_config)
@@ -47,6 +64,11 @@ class BlockingAdmin(Face[Admin]):
     delete_group = waits(Admin.delete_group)
     delete_kv = waits(Admin.delete_kv)
     delete_topic = waits(Admin.delete_topic)
+    dead_letter_groups = waits(Admin.dead_letter_groups)
+    dead_letters = waits(Admin.dead_letters)
+    diagnose = waits(Admin.diagnose)
+    facts = waits(Admin.facts)
+    health = waits(Admin.health)
     group_configs = waits(Admin.group_configs)
     group_progress = waits(Admin.group_progress)
     ha_status = waits(Admin.ha_status)
@@ -74,6 +96,7 @@ class BlockingAdmin(Face[Admin]):
     set_consume_mode = waits(Admin.set_consume_mode)
     set_namesrv_config = waits(Admin.set_namesrv_config)
     stats = waits(Admin.stats)
+    redrive = waits(Admin.redrive)
     targets = waits(Admin.targets)
     timer_metrics = waits(Admin.timer_metrics)
     topic_clusters = waits(Admin.topic_clusters)

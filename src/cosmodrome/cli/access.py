@@ -9,14 +9,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
-from click.shell_completion import CompletionItem
 
-from cosmodrome.cli.contexts import Context, load
-from cosmodrome.cli.options import namesrv_option
+from cosmodrome.cli.options import contexts_path, namesrv_option
 from cosmodrome.cli.output import visible
 from cosmodrome.client.acl import AclHook
 from cosmodrome.client.hooks import RpcHook
@@ -24,6 +22,11 @@ from cosmodrome.codes import ResponseCode
 from cosmodrome.config import ClientConfig, TlsCheck, read_properties
 from cosmodrome.errors import BrokerError, CallTimeout, ConfigError, ConnectionFailed
 from cosmodrome.wire.acl import Credentials
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from cosmodrome.cli.contexts import Context
 
 R = TypeVar("R")
 
@@ -60,6 +63,10 @@ class Access:
 
 def _complete_contexts(_context: click.Context, _option: click.Parameter, begun: str) -> list[CompletionItem]:
     """Return the contexts whose names begin with `begun`, for the completion of shells."""
+    from click.shell_completion import CompletionItem
+
+    from cosmodrome.cli.contexts import load
+
     try:
         known = load().by_name
     except ConfigError:
@@ -139,8 +146,10 @@ def access_options(command: Callable[..., R]) -> Callable[..., R]:
 
 def _context(name: str | None) -> tuple[str, Context | None]:
     """Return the context that is named, else the one in use unless name servers are given; None if there is none."""
-    if name is None and _is_given("namesrv"):
+    if name is None and (_is_given("namesrv") or not os.path.exists(contexts_path())):  # no import
         return "", None
+    from cosmodrome.cli.contexts import load
+
     contexts = load()
     name = name or contexts.current
     return name, contexts.named(name) if name else None

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from cosmodrome.cli.options import contexts_path
 from cosmodrome.errors import ConfigError
 
 MODE = 0o600
@@ -45,8 +46,8 @@ class Contexts:
 
 
 def contexts_file() -> Path:
-    base = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
-    return Path(base) / "cosmodrome" / "contexts.json"
+    """Return the place of the file, whether it is there or not."""
+    return Path(contexts_path())
 
 
 def load(file: Path | None = None) -> Contexts:

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -189,15 +189,37 @@ def watch_option(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
-def rows(schema: Schema) -> Callable[[Callable[..., Iterable[Row]]], Callable[..., None]]:
-    """Return a decorator for a command that returns rows: it adds the options of this module, and prints."""
+class Partial(NamedTuple):
+    """Rows, and why some may be missing: one sentence for each broker that did not answer."""
 
-    def decorate(command: Callable[..., Iterable[Row]]) -> Callable[..., None]:
+    rows: Iterable[Row]
+    problems: Sequence[str]
+
+
+def rows(schema: Schema) -> Callable[[Callable[..., Iterable[Row] | Partial]], Callable[..., None]]:
+    """Return a decorator for a command that returns rows: it adds the options of this module, and prints.
+
+    The exit code is 1 if rows may be missing, and standard error says why.
+    """
+
+    def decorate(command: Callable[..., Iterable[Row] | Partial]) -> Callable[..., None]:
         @watch_option
         @format_options(schema)
         @functools.wraps(command)
         def printed(*args: Any, output: str, watch: float | None, **kwargs: Any) -> None:
-            repeat(lambda: write(schema, command(*args, **kwargs), output), watch)
+            problems: Sequence[str] = ()
+
+            def show() -> None:
+                nonlocal problems
+                made = command(*args, **kwargs)
+                found, problems = made if isinstance(made, Partial) else (made, ())
+                write(schema, found, output)
+                for problem in problems:
+                    click.echo(one_line(problem), err=True)
+
+            repeat(show, watch)
+            if problems:
+                raise click.exceptions.Exit(1)
 
         return printed
 

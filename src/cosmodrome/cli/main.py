@@ -8,13 +8,15 @@ import platform
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from cosmodrome import __version__
 from cosmodrome.cli.output import LogFormatter, errors_told
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
@@ -25,13 +27,22 @@ COMMANDS = {
         "Ask and change a running cluster, with the verbs and flags of Apache's mqadmin.",
     ),
     "broker": ("cosmodrome.cli.serve", "Start a broker."),
+    "bench": ("cosmodrome.cli.bench", "Measure sending, consuming and latency, with a bound."),
+    "brokers": ("cosmodrome.cli.brokers", "List and describe brokers."),
+    "check": ("cosmodrome.cli.check", "Compare figures with thresholds, for Nagios and CI."),
+    "clients": ("cosmodrome.cli.clients", "List the producers and consumers that are connected."),
     "config": ("cosmodrome.cli.config", "Check settings."),
     "context": ("cosmodrome.cli.context", "Keep ways to reach clusters under names."),
+    "debug": ("cosmodrome.cli.debug", "Gather what is needed to look into a problem."),
+    "dlq": ("cosmodrome.cli.dlq", "List, read, resend and export dead letters."),
+    "doctor": ("cosmodrome.cli.doctor", "Look for what is wrong with the cluster, and say what mends it."),
     "explain": ("cosmodrome.cli.explain", "Say what a code, a send status or an error means, and what to do."),
     "find": (
         "cosmodrome.cli.find",
         "Show messages of TOPIC that are stored: by key, by id, by place, or by the time they were stored.",
     ),
+    "groups": ("cosmodrome.cli.groups", "List, describe, create, alter, reset and delete consumer groups."),
+    "health": ("cosmodrome.cli.health", "Say whether every name server and broker does its work."),
     "namesrv": ("cosmodrome.cli.serve", "Start a name server."),
     "pipeline": ("cosmodrome.cli.pipeline", "Ready Spark jobs over topics: archive, replay, SQL, reports."),
     "send": ("cosmodrome.cli.messages", "Send BODY to TOPIC; BODY - reads it from standard input."),
@@ -39,6 +50,8 @@ COMMANDS = {
     "store": ("cosmodrome.cli.store", "Inspect, verify or repair a store folder."),
     "tail": ("cosmodrome.cli.messages", "Show the messages of TOPIC as they come."),
     "tls": ("cosmodrome.cli.tls", "Make certificates."),
+    "top": ("cosmodrome.cli.top", "Show brokers, rates and lag live; q quits."),
+    "topics": ("cosmodrome.cli.topics", "List, describe, create, alter and delete topics."),
     "trace": (
         "cosmodrome.cli.trace",
         "Show the life of the message MSG_ID: who sent it, where it went, who consumed it.",
@@ -70,6 +83,8 @@ class CosmodromeGroup(click.Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return the commands that begin with `incomplete`, without importing them."""
+        from click.shell_completion import CompletionItem
+
         found = [
             CompletionItem(name, help=COMMANDS[name][1])
             for name in self.list_commands(ctx)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -15,7 +16,7 @@ C = TypeVar("C", bound=Callable[..., Any])
 
 PORT = click.IntRange(0, 65_535)
 
-_DURATION = re.compile(r"(?:[0-9]{1,9}(?:ms|s|m|h|d))+")
+DURATION = re.compile(r"(?:[0-9]{1,9}(?:ms|s|m|h|d))+")
 _DURATION_PART = re.compile(r"([0-9]+)(ms|s|m|h|d)")
 _UNITS = {
     "ms": timedelta(milliseconds=1),
@@ -26,9 +27,15 @@ _UNITS = {
 }
 
 
+def contexts_path() -> str:
+    """Return the place of the file with the contexts, whether it is there or not."""
+    base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")  # no import
+    return os.path.join(base, "cosmodrome", "contexts.json")
+
+
 def duration(text: str) -> timedelta:
     """A time span such as 90s, 1h30m or 7d."""
-    if not _DURATION.fullmatch(text):
+    if not DURATION.fullmatch(text):
         raise click.BadParameter(f"{text!r}: write a duration such as 500ms, 90s, 1h30m or 7d")
     try:
         return sum((int(count) * _UNITS[unit] for count, unit in _DURATION_PART.findall(text)), timedelta())
@@ -56,10 +63,11 @@ namesrv_option = click.option(
 output_option = click.option(
     "-o",
     "--output",
-    type=click.Choice(["text", "json"]),
+    type=click.Choice(["text", "json", "jsonl"]),
     default="text",
     show_default=True,
-    help="json prints one object a line, for scripts.",
+    callback=lambda _context, _option, value: "json" if value == "jsonl" else value,
+    help="json, or jsonl, prints one object a line, for scripts.",
 )
 raw_option = click.option(
     "--raw", is_flag=True, help="Show text as it is: it may break lines and command the terminal. Otherwise both show."

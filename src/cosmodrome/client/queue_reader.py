@@ -47,7 +47,7 @@ class TopicReader(Startable):
                 ...
 
     Reading takes nothing away from anybody: no group is joined and no offset stored. Queues and brokers that appear
-    later are read too. Without `from_earliest`, it reads what is stored from its start on.
+    later are read too. Without `from_earliest`, it reads what is stored from its start on, or from `from_ms` on.
     """
 
     def __init__(
@@ -57,6 +57,7 @@ class TopicReader(Startable):
         *,
         namesrv: str = "",
         from_earliest: bool = False,
+        from_ms: int | None = None,
         rpc_hooks: Sequence[RpcHook] = (),
         config: ClientConfig | None = None,
         clock: Clock | None = None,
@@ -67,6 +68,7 @@ class TopicReader(Startable):
         self._clock = clock or SystemClock()
         self._topic = wrap_topic(config.namespace, check_topic(topic))
         self._from_earliest = from_earliest
+        self._from_ms = from_ms
         self._started_ms = self._clock.now_ms()
         self._wanted = subscription(self._topic, expression, self._started_ms)
         self._messages: asyncio.Queue[ReceivedMessage | None] = asyncio.Queue(MAX_READ_AHEAD)
@@ -153,12 +155,14 @@ class TopicReader(Startable):
         return _ReadQueue(queue, offset, self._wanted, self._messages, self._instance, self._clock)
 
     async def _offset_now(self, queue: MessageQueue) -> int:
+        if self._from_ms is not None:
+            return await offset_at(self._instance, queue, self._from_ms, READER_GROUP)
         edge = min_offset if self._from_earliest else max_offset
         return max(await edge(self._instance, queue), 0)  # Apache says -1 of a queue it does not know
 
     async def _offset_then(self, queue: MessageQueue) -> int:
-        """Where this queue stood when the reader started."""
-        if self._from_earliest:
+        """Return where this queue stood when the reader started."""
+        if self._from_earliest or self._from_ms is not None:
             return await self._offset_now(queue)
         return await offset_at(self._instance, queue, self._started_ms - CLOCK_SLACK_MS, READER_GROUP)
 
