@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from cosmodrome import Message, Producer, PullConsumer
 from cosmodrome.admin import Admin, BlockingAdmin, BrokerNode, to_json
+from cosmodrome.cli.main import main
+from cosmodrome.codes import RequestCode
 from cosmodrome.errors import InvalidArgument, RouteNotFound
-from cosmodrome.model import MessageQueue
+from cosmodrome.model import DataVersion, MessageQueue, TopicConfig
+from cosmodrome.wire.bodies import RegisterBrokerBody
+from cosmodrome.wire.name_server_requests import RegisterBroker
 from tests.system.cluster import Cluster, running_cluster
 
 TOPIC, GROUP = "orders", "billing"
@@ -121,6 +128,18 @@ async def test_a_broker_that_is_away_is_named_with_the_reason(cluster: Cluster, 
     (missing,) = configs.unanswered
     assert (missing.broker_name, missing.address) == ("broker-z", "127.0.0.1:1")
     assert "127.0.0.1:1" in missing.reason
+
+
+async def test_a_verb_prints_what_others_say_and_fails_when_a_broker_is_away(cluster: Cluster, admin: Admin) -> None:
+    body = RegisterBrokerBody(DataVersion(1), {"x": TopicConfig("x"), "y": TopicConfig("y")}).encode()
+    header = RegisterBroker("broker-z", "127.0.0.1:1", "DefaultCluster", 0)
+    (name_server,) = admin._name_servers
+    await admin._ask(name_server, RequestCode.REGISTER_BROKER, header, body)
+    words = ["admin", "clusterList", "-n", cluster.namesrv, "-o", "json"]
+    result = await asyncio.to_thread(CliRunner().invoke, main, words)
+    assert result.exit_code == 1
+    assert [row["brokerName"] for row in json.loads(result.stdout)] == ["broker-a", "broker-b"]
+    assert "no answer from broker-z at 127.0.0.1:1" in result.stderr
 
 
 def test_the_blocking_face_has_every_method_of_the_async_one() -> None:

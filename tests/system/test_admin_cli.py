@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -300,6 +302,31 @@ def test_messages_are_printed_by_tag_queue_and_offset(shell: Shell) -> None:
     assert [row["queueOffset"] for row in rows] == [2]
     few = shell.call("printMsg", "-t", TOPIC, "--limit", "3")
     assert "--limit" in few.stderr
+
+
+def test_a_body_is_read_in_its_encoding(shell: Shell) -> None:
+    shell.json("updateTopic", "-c", CLUSTER, "-t", "encoded", "-w", "1", "-r", "1")
+    with shell.cluster.producer("encoder") as producer:
+        producer.send(Message("encoded", "中文".encode("gbk")))
+    assert [row["body"] for row in shell.json("printMsg", "-t", "encoded", "-c", "GBK")] == ["中文"]
+    assert [row["body"] for row in shell.json("printMsg", "-t", "encoded")] == [None]
+    assert shell.call("printMsg", "-t", "encoded", "-c", "no-such").exit_code == 2
+
+
+def test_what_is_done_with_yes_is_not_done_again_and_again(shell: Shell) -> None:
+    refused = shell.call("skipAccumulatedMessage", "-g", GROUP, "-t", TOPIC, "--yes", "--watch", "1")
+    assert refused.exit_code == 2
+    assert "again and again" in refused.stderr
+
+
+def test_the_list_of_verbs_imports_no_client() -> None:
+    code = (
+        "import sys; from click.testing import CliRunner; from cosmodrome.cli.main import main; "
+        "told = CliRunner().invoke(main, ['admin', '--help']); assert 'topicList' in told.output; "
+        "print(*(name for name in sys.modules if name.startswith(('cosmodrome.client', 'cosmodrome.admin'))))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == []
 
 
 def test_what_is_exported_can_be_imported(shell: Shell, tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def _number(text: str) -> float:
         return 0.0
 
 
-@verb(CLUSTER)
+@verb(CLUSTER, with_interval=True)
 @click.option("-m", "--moreStats", "more", is_flag=True, help="Also the messages of today and yesterday.")
 @cluster_option
 async def cluster_list(admin: Admin, more: bool, cluster: str) -> Answer:
@@ -238,7 +238,7 @@ async def delete_expired_commit_log(admin: Admin, broker: str, cluster: str, yes
     return await _clean(admin, broker, cluster, what, admin.delete_expired_logs, yes=yes)
 
 
-@verb(SLAVES)
+@verb(SLAVES, with_interval=True)
 @places
 async def ha_status(admin: Admin, broker: str, cluster: str) -> Answer:
     """Show the slaves of each master, and the master of each slave."""
@@ -275,7 +275,7 @@ async def ha_status(admin: Admin, broker: str, cluster: str) -> Answer:
     return Answer(rows, found.unanswered)
 
 
-@verb(EPOCHS)
+@verb(EPOCHS, with_interval=True)
 @click.option("-b", "--brokerName", "broker", default="", help="The broker's name.")
 @cluster_option
 async def get_broker_epoch(admin: Admin, broker: str, cluster: str) -> Answer:

@@ -13,7 +13,17 @@ import click
 
 from cosmodrome.admin import Admin, BrokerNode, Done, Unanswered
 from cosmodrome.cli.access import Access, access_options, hints_at_start
-from cosmodrome.cli.formats import FORMATS, Column, Row, Schema, format_options, repeat, watch_option, write
+from cosmodrome.cli.formats import (
+    FORMATS,
+    MIN_WATCH_SECONDS,
+    Column,
+    Row,
+    Schema,
+    format_options,
+    repeat,
+    watch_option,
+    write,
+)
 from cosmodrome.cli.output import one_line
 from cosmodrome.net.loop import run
 from cosmodrome.numbers import parse_int
@@ -57,16 +67,22 @@ def format_or(own: click.ParamType[Any]) -> Callable[[str], Any]:
     return convert
 
 
-def verb(schema: Schema, *, own_o: tuple[str, click.ParamType[Any]] | None = None) -> Callable[[Work], click.Command]:
+def verb(
+    schema: Schema, *, own_o: tuple[str, click.ParamType[Any]] | None = None, with_interval: bool = False
+) -> Callable[[Work], click.Command]:
     """Return a decorator that makes a command of a coroutine `(admin, **options) -> Answer`.
 
     `own_o` is the name and type of an option that mqadmin calls `-o`: `-o true` sets it, and `-o json` the format.
+    `with_interval` adds mqadmin's `-i SECONDS`, which is `--watch`.
     """
 
     def decorate(work: Work) -> click.Command:
         @functools.wraps(work)
         def command(*, access: Access, watch: float | None, **options: Any) -> None:
             output = options.pop("output")
+            watch = options.pop("interval", None) if watch is None else watch
+            if watch is not None and options.get("yes"):
+                raise click.UsageError("--watch would do it again and again; give --yes without it")
             if own_o is not None:
                 output = _split(options, own_o[0], output)
 
@@ -74,11 +90,15 @@ def verb(schema: Schema, *, own_o: tuple[str, click.ParamType[Any]] | None = Non
                 with hints_at_start():
                     answer = run(_asked(access, work, options))
                 write(schema, answer.rows, output)
-                tell(answer)
+                tell(answer, ends=watch is None)
 
             repeat(show, watch)
 
         made = watch_option(access_options(command))
+        if with_interval:
+            made = click.option("-i", "--interval", type=click.FloatRange(min=MIN_WATCH_SECONDS), help="As --watch.")(
+                made
+            )
         made = _shared_o(*own_o)(made) if own_o is not None else format_options(schema)(made)
         if own_o is not None:
             made = format_options(schema, with_output=False)(made)
@@ -114,14 +134,14 @@ async def _asked(access: Access, work: Work, options: dict[str, Any]) -> Answer:
         return await work(admin, **options)
 
 
-def tell(answer: Answer) -> None:
-    """Say on standard error what rows cannot; end with exit code 1 if a broker did not answer."""
+def tell(answer: Answer, *, ends: bool = True) -> None:
+    """Say on standard error what rows cannot; if a broker did not answer and `ends`, end with exit code 1."""
     if answer.note:
         click.echo(one_line(answer.note), err=True)
     for one in answer.unanswered:
         place = f"{one.broker_name} at {one.address}" if one.broker_name != one.address else one.address
         click.echo(one_line(f"{'refused by' if one.code else 'no answer from'} {place}: {one.reason}"), err=True)
-    if answer.unanswered:
+    if answer.unanswered and ends:
         raise click.exceptions.Exit(1)
 
 

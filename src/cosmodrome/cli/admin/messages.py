@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import codecs
 import dataclasses
 import json
 from collections import Counter
@@ -85,9 +87,24 @@ ENTRY = Schema(
 )
 
 
-def message_row(message: ReceivedMessage, *, with_body: bool = True) -> dict[str, Any]:
+def charset(text: str) -> str:
+    """Return the name of an encoding that Python knows."""
+    try:
+        return codecs.lookup(text).name
+    except LookupError:
+        raise click.BadParameter(f"{text!r} is no encoding; write UTF-8 or GBK, for example") from None
+
+
+def message_row(message: ReceivedMessage, *, with_body: bool = True, encoding: str = "utf-8") -> dict[str, Any]:
     """Return a message as a row of MESSAGE."""
     row = message_json(message)
+    if encoding != "utf-8":
+        try:
+            row["body"] = message.body.decode(encoding)
+            row.pop("bodyBase64", None)
+        except UnicodeDecodeError:
+            row.pop("body", None)
+            row["bodyBase64"] = base64.b64encode(message.body).decode()
     if not with_body:
         row.pop("body", None)
         row.pop("bodyBase64", None)
@@ -281,6 +298,7 @@ def _wanted(messages: Iterable[ReceivedMessage], topic: str, expression: str) ->
 
 
 _EXPRESSION = click.option("-s", "--subExpression", "expression", default=ALL_TAGS, help="Tags: TagA || TagB.")
+_CHARSET = click.option("-c", "--charsetName", "encoding", type=charset, default="utf-8", help="Of the bodies: GBK.")
 _LIMIT = click.option("--limit", type=click.IntRange(1), default=LIMIT, show_default=True, help="Look at so many.")
 _BEGIN = click.option("-b", "--beginTimestamp", "begin", type=moment, default="0", help="Stored then or later.")
 _END = click.option(
@@ -294,14 +312,15 @@ _END = click.option(
 @_BEGIN
 @_END
 @click.option("-d", "--printBody", "with_body", type=BOOLEAN, default=True, help="With the bodies.")
+@_CHARSET
 @_LIMIT
 async def print_msg(
-    admin: Admin, topic: str, expression: str, begin: int, end: int, with_body: bool, limit: int
+    admin: Admin, topic: str, expression: str, begin: int, end: int, with_body: bool, encoding: str, limit: int
 ) -> Answer:
     """Print the messages of a topic, the oldest first."""
     found = await admin.messages_between(topic, begin, end, limit + 1)
     shown = _wanted(found.messages[:limit], topic, expression)
-    rows = [message_row(one, with_body=with_body) for one in shown]
+    rows = [message_row(one, with_body=with_body, encoding=encoding) for one in shown]
     return _answer(found, more=len(found.messages) > limit, rows=rows)
 
 
@@ -315,6 +334,7 @@ async def print_msg(
 @click.option("-p", "--printMsg", "_print", type=BOOLEAN, default=True, help="As mqadmin's: messages are printed.")
 @click.option("-d", "--printBody", "with_body", type=BOOLEAN, default=True, help="With the bodies.")
 @click.option("-f", "--calculate", "by_tag", type=BOOLEAN, default=False, help="Count the messages by tag, as a note.")
+@_CHARSET
 @_LIMIT
 async def print_msg_by_queue(
     admin: Admin,
@@ -327,12 +347,13 @@ async def print_msg_by_queue(
     _print: bool,
     with_body: bool,
     by_tag: bool,
+    encoding: str,
     limit: int,
 ) -> Answer:
     """Print the messages of a queue, the oldest first; with -f true, count them by tag."""
     found = await admin.queue_messages(MessageQueue(topic, broker, queue_id), begin, end, limit + 1)
     shown = _wanted(found.messages[:limit], topic, expression)
-    rows = [message_row(one, with_body=with_body) for one in shown] if _print else []
+    rows = [message_row(one, with_body=with_body, encoding=encoding) for one in shown] if _print else []
     answer = _answer(found, more=len(found.messages) > limit, rows=rows)
     if by_tag:
         counts = json.dumps(dict(Counter(one.tags for one in shown).most_common()))

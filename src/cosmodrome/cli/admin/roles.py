@@ -84,7 +84,8 @@ async def _with_instance(access: Access, work: Callable[[Instance], Awaitable[T]
     "--id", "broker_id", type=click.IntRange(1), help="Its brokerId as a slave.  [default: the lowest free one]"
 )
 @access_options
-def demote(address: str, broker_id: int | None, access: Access) -> None:
+@output_option
+def demote(address: str, broker_id: int | None, access: Access, output: str) -> None:
     """Make the stale master at ADDRESS a slave of the one that was promoted since.
 
     What only the stale one has is kept aside, in its folder commitlog.bad.
@@ -95,6 +96,17 @@ def demote(address: str, broker_id: int | None, access: Access) -> None:
 
     with hints_at_start():
         slave, master = run(_with_instance(access, demoted))
+    if output == "json":
+        echo_json(
+            {
+                "brokerName": master.broker_name,
+                "master": master.broker_addr,
+                "term": master.term,
+                "slave": slave.broker_addr,
+                "brokerId": slave.broker_id,
+            }
+        )
+        return
     click.echo(
         one_line(f"{slave.broker_addr} is slave {slave.broker_id} of {master.broker_name}: it follows {_of(master)}")
     )

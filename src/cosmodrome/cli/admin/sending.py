@@ -143,7 +143,7 @@ async def check_msg_send_rt(admin: Admin, topic: str, count: int, size: int) -> 
     return answer
 
 
-@verb(ROUND)
+@verb(ROUND, with_interval=True)
 @click.option("-a", "--amount", "count", type=click.IntRange(1, MAX_MESSAGES), default=100, show_default=True)
 @click.option("-s", "--size", type=click.IntRange(1), default=128, show_default=True, help="Bytes.")
 @click.option("-c", "--cluster", default="", help="This cluster only.")
