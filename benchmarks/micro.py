@@ -8,26 +8,31 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from itertools import cycle, islice, repeat
 from pathlib import Path
 
 from benchmarks.replicating import measure as measure_replication
 from benchmarks.workloads import BATCH, SEND_BODY, MakeRequest, make_batch, make_send, unique_key
+from cosmodrome.access.accounts import Account, Accounts, Judge
+from cosmodrome.access.permissions import PUB
 from cosmodrome.broker.answer import answer
 from cosmodrome.broker.broker import Broker
 from cosmodrome.clock import SystemClock
-from cosmodrome.config import MIB, BrokerConfig, NetConfig, StoreConfig
+from cosmodrome.config import MIB, BrokerConfig, NetConfig, SecurityConfig, StoreConfig
 from cosmodrome.net.connection import Connection
 from cosmodrome.net.loop import loop_factory
+from cosmodrome.net.tls_server import ServerTls, TlsLink
 from cosmodrome.store.message import StoreMessage
 from cosmodrome.store.message_store import MessageStore
 from cosmodrome.wire import properties
+from cosmodrome.wire.acl import Credentials
 from cosmodrome.wire.batch import BatchItem, decode_batch
 from cosmodrome.wire.command import Command
 from cosmodrome.wire.frame import BINARY, JSON, FrameDecoder
@@ -264,6 +269,72 @@ def bench_broker_batch(bench: Bench) -> None:
     _bench_broker(bench, make_batch(SEND_BODY), BATCH)
 
 
+def bench_access(bench: Bench) -> None:
+    """Check the account, the signature and the permission of a send of 128 B."""
+    count = bench.size(smoke=10, full=20_000)
+    account = Account("orders-app", "the-secret-of-orders", resources={TOPIC: PUB})
+    judge = Judge(Accounts({account.access_key: account}))
+    request = make_send(JSON)(TOPIC, 0, 0)
+    Credentials(account.access_key, account.secret_key).sign(request)
+    denial: object = request
+    with bench.timed(count):
+        for _ in repeat(None, count):
+            denial = judge.denial(request, "127.0.0.1", is_white=False)
+    assert denial is None
+    request.fields["Signature"] = "x"
+    assert judge.denial(request, "127.0.0.1", is_white=False) is not None
+
+
+def bench_tls(bench: Bench) -> None:
+    """Take a send of 128 B out of TLS and put an answer of 200 B into it, without a socket."""
+    count = bench.size(smoke=10, full=5_000)
+    reads, writes = ssl.MemoryBIO(), ssl.MemoryBIO()
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    client = context.wrap_bio(reads, writes)
+
+    class Socket(asyncio.Transport):
+        def write(self, data: bytes | bytearray | memoryview) -> None:
+            reads.write(data)
+
+        def is_closing(self) -> bool:
+            return False
+
+    class Echo(asyncio.Protocol):
+        answered = 0
+
+        def data_received(self, data: bytes) -> None:
+            self.answered += 1
+            links[0].write(reply)
+
+        def use_transport(self, transport: asyncio.Transport) -> None: ...
+
+    async def work() -> None:
+        tls = ServerTls(SecurityConfig(), SystemClock())
+        ready = await tls.context()
+        assert ready is not None, "openssl makes the certificate"
+        link = TlsLink(Socket(), echo, ready, tls)
+        links.append(link)
+        while not link.is_open or writes.pending:
+            with suppress(ssl.SSLWantReadError):
+                client.do_handshake()
+            link.data_received(writes.read())
+        sent = []
+        for _ in repeat(None, count):
+            client.write(request)
+            sent.append(writes.read())
+        with bench.timed(count):
+            for data in sent:
+                link.data_received(data)
+
+    links: list[TlsLink] = []
+    echo, reply = Echo(), b"a" * 200
+    request = make_send(JSON)(TOPIC, 0, 0).encode()
+    asyncio.run(work())
+    assert echo.answered == count
+    assert client.read(len(reply)) == reply
+
+
 def bench_replicate(bench: Bench) -> None:
     """A record of 400 B sent to one slave, of 32 appended in each turn of the loop."""
     bench.ns_each = measure_replication(bench.size(smoke=64, full=48_000), 32, waits=False)
@@ -338,6 +409,8 @@ BENCHMARKS: dict[str, Callable[[Bench], None]] = {
     "broker: a send from read to write, JSON": bench_broker_json,
     "broker: a send from read to write, binary": bench_broker_binary,
     "broker: a message of a batch of 32": bench_broker_batch,
+    "security: the account and signature of a send": bench_access,
+    "security: a send out of TLS, and an answer into it": bench_tls,
     "replication: a message to one slave": bench_replicate,
     "replication: a message to one slave, waited for": bench_replicate_and_wait,
     "start: import cosmodrome": bench_start_import,
@@ -353,6 +426,7 @@ FLOORS = {
     "store: a record of a batch of 32 × 256 B": 500_000,
     "store: a record of a batch of 32 × 256 B with keys": 500_000,
     "replication: a message to one slave": 333_334,  # 3 µs
+    "security: the account and signature of a send": 250_000,  # 4 µs
     "start: import cosmodrome": 7,  # 0.15 s
     "start: cosmodrome --version": 5,  # 0.2 s
     "start: the imports of cosmodrome send": 5,

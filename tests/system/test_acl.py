@@ -16,7 +16,14 @@ from cosmodrome.access.gate import Gate
 from cosmodrome.broker.broker import Broker
 from cosmodrome.clock import SystemClock
 from cosmodrome.codes import RequestCode, ResponseCode
-from cosmodrome.config import BrokerConfig, NameServerConfig, NetConfig, ReplicationConfig, SecurityConfig
+from cosmodrome.config import (
+    BrokerConfig,
+    BrokerRole,
+    NameServerConfig,
+    NetConfig,
+    ReplicationConfig,
+    SecurityConfig,
+)
 from cosmodrome.errors import BrokerError, SendFailed
 from cosmodrome.nameserver.server import NameServer
 from cosmodrome.net.caller import Caller
@@ -84,7 +91,9 @@ class Guarded:
 
 
 @asynccontextmanager
-async def guarded(folder: Path, *, port: int = 0, max_failures: int = 300) -> AsyncIterator[Guarded]:
+async def guarded(
+    folder: Path, *, port: int = 0, max_failures: int = 300, ha_allowed: str = ""
+) -> AsyncIterator[Guarded]:
     accounts = folder / "plain_acl.yml"
     accounts.write_text(ACCOUNTS)
     accounts.chmod(0o600)
@@ -101,7 +110,7 @@ async def guarded(folder: Path, *, port: int = 0, max_failures: int = 300) -> As
             broker = Broker(
                 BrokerConfig(broker_name="a", namesrv_addr=name_server.address, listen_port=port),
                 replace(SMALL_STORE, store_path_root_dir=str(folder / "store")),
-                replication=ReplicationConfig(ha_listen_port=0),
+                replication=ReplicationConfig(ha_listen_port=0, ha_allowed_addresses=ha_allowed),
                 security=config,
             )
             await broker.start()
@@ -242,6 +251,41 @@ async def test_operators_see_figures_and_no_secrets(tmp_path: Path) -> None:
         assert "hunter2" not in text + repr(cluster.broker.security)
         info = KVTable.decode((await cluster.ask(RequestCode.GET_BROKER_RUNTIME_INFO, APP)).body).table
         assert (info["aclAccounts"], info["requestsDenied"], info["failedAuthentications"]) == ("2", "1", "0")
+
+
+async def test_an_administrator_sees_the_accounts_without_secrets_and_changes_none(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as cluster:
+        shown = await cluster.ask(RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG, ADMIN)
+        accounts = json.loads(bytes(shown.body))
+        assert [one["accessKey"] for one in accounts["plainAccessConfigs"]] == [ADMIN.access_key, APP.access_key]
+        assert accounts["plainAccessConfigs"][1]["topicPerms"] == ["orders=PUB|SUB", "audit=PUB"]
+        assert accounts["plainAccessConfigs"][1]["groupPerms"] == ["readers=SUB"]
+        version = await cluster.ask(RequestCode.GET_BROKER_CLUSTER_ACL_INFO, ADMIN)
+        assert list(json.loads(version.fields["allAclFileVersion"])) == [str(cluster.accounts)]
+        assert json.loads(version.fields["version"])["counter"] == 1
+        assert "hunter2" not in str(shown.body) + str(version.fields)
+        for code in (RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, RequestCode.DELETE_ACL_CONFIG):
+            refused = await cluster.ask(code, ADMIN, accessKey=APP.access_key)
+            assert refused.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+            assert "never over the wire" in str(refused.remark)
+            assert "Need admin permission" in str((await cluster.ask(code, APP)).remark)
+        assert cluster.accounts.read_text() == ACCOUNTS
+
+
+async def test_a_slave_with_an_account_follows_its_guarded_master(tmp_path: Path) -> None:
+    async with guarded(tmp_path, ha_allowed="127.0.0.1") as cluster:
+        slave = Broker(
+            BrokerConfig(broker_name="a", broker_id=1, namesrv_addr=cluster.name_server.address, listen_port=0),
+            replace(SMALL_STORE, store_path_root_dir=str(tmp_path / "slave")),
+            replication=ReplicationConfig(broker_role=BrokerRole.SLAVE),
+            security=cluster.broker.security,
+        )
+        await slave.start()
+        async with running(slave.run), Producer("p", cluster.name_server.address, rpc_hooks=hook(APP)) as producer:
+            await producer.send(Message("orders", b"x"))
+            master = cluster.broker
+            await until(lambda: slave.store.max_physical_offset == master.store.max_physical_offset > 0)
+            await until(lambda: slave.topics.find_topic("orders") is not None)
 
 
 async def test_only_white_addresses_copy_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -44,6 +44,7 @@ class Addresses:
 
     patterns: tuple[AddressPattern, ...] = ()
     has_all: bool = False
+    texts: tuple[str, ...] = ()  # the patterns as they were written
 
     def __contains__(self, host: str) -> bool:
         if self.has_all:
@@ -74,15 +75,16 @@ def numbers_of(host: str) -> tuple[int, ...] | None:
 def parse_addresses(texts: Iterable[str]) -> Addresses:
     """Return the set that the patterns describe; ConfigError names the one that describes none."""
     patterns: list[AddressPattern] = []
+    texts = tuple(text for text in texts if text.strip())
     for text in texts:
         if len(text) > MAX_CHARACTERS:
             raise ConfigError(f"the white address {text[:40]!r}… is longer than {MAX_CHARACTERS} characters")
         for pattern in map(str.strip, _OUTSIDE_BRACES.split(text)):
             if pattern in _EVERY:
-                return Addresses((), has_all=True)
+                return Addresses((), True, texts)
             if pattern:
                 patterns.append(_parse(pattern))
-    return Addresses(tuple(patterns)) if patterns else NO_ADDRESS
+    return Addresses(tuple(patterns), False, texts) if patterns else NO_ADDRESS
 
 
 def _parse(text: str) -> AddressPattern:

@@ -79,6 +79,11 @@ class AccountFiles:
             return None
         return self.read()
 
+    @property
+    def changed_ms(self) -> dict[str, int]:
+        """Return the files whose accounts are in force, and the date of the last change of each."""
+        return {path: changed_ns // 1_000_000 for path, changed_ns, _, _ in self._read}
+
     def _look(self) -> Seen:
         seen = []
         for path in self.paths():
@@ -101,7 +106,7 @@ class AccountFiles:
             if accounts is not None:
                 gate.use(accounts)
                 gate.reloads += 1
-                log.info("accounts read again: accounts=%d", gate.account_count)
+                log.info("accounts read again: accounts=%d", len(accounts.by_key))
 
 
 def _read(path: Path) -> Accounts:

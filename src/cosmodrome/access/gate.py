@@ -66,9 +66,9 @@ class Gate:
 
     def use(self, accounts: Accounts) -> None:
         """Decide by these accounts from the next request on."""
+        self.accounts = accounts
         self._judge = Judge(accounts)
         self._white: dict[str, bool] = {}
-        self.account_count = len(accounts.by_key)
 
     def is_white(self, host: str) -> bool:
         """Return whether everything from this address passes."""
@@ -154,7 +154,7 @@ class Gate:
     def figures(self) -> dict[str, object]:
         """Return the gate's figures, by their names in the runtime info."""
         return {
-            "aclAccounts": self.account_count,
+            "aclAccounts": len(self.accounts.by_key),
             "aclReloads": self.reloads,
             "requestsDenied": self.denied.total(),
             "failedAuthentications": sum(self.denied[kind] for kind in ("unsigned", "unknown", "signature")),

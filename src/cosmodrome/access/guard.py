@@ -26,11 +26,11 @@ class Guard:
 
     def __init__(self, config: SecurityConfig, clock: Clock) -> None:
         self._clock = clock
-        self._files = AccountFiles(config) if config.acl_enable else None
+        self.files = AccountFiles(config) if config.acl_enable else None
         self.gate: Gate | None = None
-        if self._files is not None:
+        if self.files is not None:
             limit = config.max_failed_authentications_per_minute
-            self.gate = Gate(self._files.read(), clock, max_failures_per_minute=limit)
+            self.gate = Gate(self.files.read(), clock, max_failures_per_minute=limit)
         self._credentials = inner_credentials(config)
 
     @property
@@ -51,8 +51,8 @@ class Guard:
 
     async def run(self) -> None:
         """Read the accounts again when their files change, until cancelled."""
-        if self._files is not None and self.gate is not None:
-            await self._files.watch(self.gate, self._clock)
+        if self.files is not None and self.gate is not None:
+            await self.files.watch(self.gate, self._clock)
 
     def figures(self) -> dict[str, object]:
         """Return the figures of the gate for the runtime info."""

@@ -63,7 +63,8 @@ def joined(parts: Iterable[tuple[str, Accounts]]) -> Accounts:
                 raise ConfigError(f"{source}: accessKey {shown(key)} is in {homes[key]}, too; keep it in one file")
             by_key[key], homes[key] = account, source
     patterns = tuple(pattern for addresses in white for pattern in addresses.patterns)
-    return Accounts(by_key, Addresses(patterns, any(addresses.has_all for addresses in white)))
+    texts = tuple(text for addresses in white for text in addresses.texts)
+    return Accounts(by_key, Addresses(patterns, any(addresses.has_all for addresses in white), texts))
 
 
 def _loaded(text: str) -> Any:

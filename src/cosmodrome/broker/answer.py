@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cosmodrome.broker.processors import (
+    accounts,
     ack,
     assignment,
     cleaning,
@@ -158,6 +159,8 @@ _ALL: dict[int, Processor] = {
     RequestCode.QUERY_CONSUME_QUEUE: group_queries.query_consume_queue,
     RequestCode.VIEW_BROKER_STATS_DATA: runtime.view_stats,
     RequestCode.GET_BROKER_RUNTIME_INFO: runtime.get_runtime_info,
+    RequestCode.GET_BROKER_CLUSTER_ACL_INFO: accounts.get_versions,
+    RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG: accounts.get_accounts,
     RequestCode.UPDATE_BROKER_CONFIG: runtime.update_config,
     RequestCode.GET_BROKER_CONFIG: runtime.get_config,
     RequestCode.DELETE_EXPIRED_COMMITLOG: cleaning.delete_expired_commit_log,
@@ -175,7 +178,11 @@ PRE_ONLINE_PROCESSORS = {code: PROCESSORS[code] if code in BEFORE_SERVICE else r
 # What of Apache's is refused on purpose, and what to do instead.
 _NO_COLD_DATA = "no group is slowed down for reading old messages here, so that there is no such limit to set or show"
 _NO_ROCKSDB = "tables and queues are kept in files here, not in RocksDB"
+_ACCOUNTS_IN_FILES = "accounts are changed in the broker's plain_acl.yml, which is read again, and never over the wire"
 _NOT_HERE: dict[int, str] = {
+    RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: _ACCOUNTS_IN_FILES,
+    RequestCode.DELETE_ACL_CONFIG: _ACCOUNTS_IN_FILES,
+    RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: _ACCOUNTS_IN_FILES,
     RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG: _NO_COLD_DATA,
     RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: _NO_COLD_DATA,
     RequestCode.GET_COLD_DATA_FLOW_CTR_INFO: _NO_COLD_DATA,

@@ -188,7 +188,7 @@ class Broker:
             self._log_cut()
         self.statistics = Statistics(config.broker_cluster_name, self.clock.steady_ms(), self.topics.is_system)
         self.overload = Overload(config, store_config.os_page_cache_busy_time_out_mills)
-        self._books = Books(self._net_config)
+        self.books = Books(self._net_config)
         self._servers = [self._new_server(self._served, config.listen_port)]
         if config.vip_listener_enable and config.listen_port > VIP_DISTANCE:  # 0 is any port: no client looks below it
             self._servers.append(self._new_server(self._handle_vip, config.listen_port - VIP_DISTANCE))
@@ -226,7 +226,7 @@ class Broker:
 
     def _new_server(self, handler: Handler, port: int) -> Server:
         on_close = self._connection_lost
-        host, books = self.config.bind_address, self._books
+        host, books = self.config.bind_address, self.books
         handler = self.guard.around(handler)
         return Server(handler, host, port, config=self._net_config, on_close=on_close, books=books, tls=self.tls)
 
@@ -474,7 +474,7 @@ class Broker:
     @property
     def watchdog(self) -> Watchdog:
         """What tells of requests that keep the event loop busy; to be run by the process that has the loop."""
-        return self._books.watchdog
+        return self.books.watchdog
 
     async def stop_listening(self) -> None:
         """Answer what is in hand and close every connection."""

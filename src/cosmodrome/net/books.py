@@ -90,6 +90,7 @@ class Books:
         self._count = 0
         self._of_host: Counter[str] = Counter()
         self._turned_away = 0
+        self._turned_away_in_all = 0
         self._logged = -LOG_EVERY_SECONDS
         self.watchdog = Watchdog(config.loop_busy_warning_ms)
         self.turn: Turn | None = None  # from the first server's start on
@@ -121,6 +122,16 @@ class Books:
         self._of_host[host] += 1
         return True
 
+    def figures(self) -> dict[str, object]:
+        """Return figures by their names in the runtime info."""
+        return {
+            "connections": self._count,
+            "connectionsTurnedAway": self._turned_away_in_all,
+            "unfinishedFrameBytes": self.unfinished.total_bytes,
+            "unsentReplyBytes": self.unsent.total_bytes,
+            "waitingRequestBytes": self.waiting_bytes,
+        }
+
     def dismiss(self, host: str) -> None:
         """Count a connection no longer that was admitted."""
         self._count -= 1
@@ -130,6 +141,7 @@ class Books:
 
     def _note(self, reason: str) -> None:
         self._turned_away += 1
+        self._turned_away_in_all += 1
         now = asyncio.get_running_loop().time()
         if now - self._logged >= LOG_EVERY_SECONDS:
             log.warning("connections turned away: count=%d reason=%r", self._turned_away, reason)

@@ -388,6 +388,17 @@ class ViewMessage(Header):
 
 
 @header
+class AclVersionReply(Header):
+    """GET_BROKER_CLUSTER_ACL_INFO's answer: the versions are JSON, the second one for each file."""
+
+    version: str
+    all_acl_file_version: str
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+
+
+@header
 class ViewBrokerStats(Header):
     """VIEW_BROKER_STATS_DATA: which figure, of what."""
 

@@ -157,6 +157,13 @@ def half_frame(size: int) -> bytes:
     return struct.pack(">II", 1 * MIB - 4, 100) + bytes(size - 8)
 
 
+async def test_the_figures_tell_connections_and_those_turned_away() -> None:
+    books = Books(replace(NetConfig(), max_connections=2, max_connections_per_host=1))
+    assert [books.admit(host) for host in ("a", "a", "b", "c")] == [True, False, True, False]
+    figures = books.figures()
+    assert (figures["connections"], figures["connectionsTurnedAway"]) == (2, 2)
+
+
 async def test_half_frames_together_stay_within_their_budget(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     server = await stage.serve(echo, SMALL)

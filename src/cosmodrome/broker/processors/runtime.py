@@ -92,7 +92,8 @@ def _with_paths(broker: Broker) -> StoreConfig:
 async def get_runtime_info(broker: Broker, _connection: Connection, command: Command) -> Command:
     """GET_BROKER_RUNTIME_INFO: the figures that mqadmin and dashboards show."""
     table = {**_life(broker), **_traffic(broker), **_waiting(broker), **_rot(broker), **await _disk(broker)}
-    table |= broker.replicas.figures() | broker.acting.figures() | broker.guard.figures() | broker.tls.figures()
+    table |= broker.replicas.figures() | broker.acting.figures()
+    table |= broker.guard.figures() | broker.tls.figures() | broker.books.figures()
     return command.reply(body=KVTable({name: str(value) for name, value in table.items()}).encode())
 
 
