@@ -180,6 +180,8 @@ class RequestCode(IntEnum):
     PROMOTE_BROKER = 620003
     WITHDRAW_PROMOTION = 620004
     AWAIT_TABLES = 620005
+    GET_RAFT_STATUS = 620006
+    TRANSFER_RAFT_LEADER = 620007
 
 
 class ResponseCode(IntEnum):

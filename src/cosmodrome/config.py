@@ -453,6 +453,112 @@ class ReplicationConfig(_FromProperties):
         return self.broker_role is BrokerRole.SLAVE
 
 
+@dataclass(frozen=True, slots=True)
+class RaftConfig(_FromProperties):
+    """A broker's place in a Raft group; names are those of Apache's MessageStoreConfig."""
+
+    _promises: ClassVar = BROKER_PROMISES
+    is_enabled: bool = alias("enableDLegerCommitLog", False)
+    group: str = alias("dLegerGroup", "")
+    peers: str = alias("dLegerPeers", "")  # n0-host:port;n1-host:port;n2-host:port
+    self_id: str = alias("dLegerSelfId", "")
+    preferred_leader: str = alias("preferredLeaderId", "")
+    store_path: str = alias("storePathDLedgerCommitLog", "")  # empty: storePathRootDir
+
+    def __post_init__(self) -> None:
+        if not self.is_enabled:
+            given = {"dLegerGroup": self.group, "dLegerPeers": self.peers, "dLegerSelfId": self.self_id}
+            given |= {"preferredLeaderId": self.preferred_leader, "storePathDLedgerCommitLog": self.store_path}
+            for key, value in given.items():
+                if value:
+                    raise BadSetting(
+                        key,
+                        f"{key}={value} is refused: it has a meaning in a Raft group only. Set "
+                        f"enableDLegerCommitLog=true, or remove {key}",
+                    )
+            return
+        for key, value in {"dLegerGroup": self.group, "dLegerPeers": self.peers, "dLegerSelfId": self.self_id}.items():
+            if not value:
+                raise BadSetting(
+                    "enableDLegerCommitLog", f"enableDLegerCommitLog=true needs {key}: see docs/raft.md for an example"
+                )
+        members = self.members
+        for key, value in {"dLegerSelfId": self.self_id, "preferredLeaderId": self.preferred_leader}.items():
+            if value and value not in members:
+                raise BadSetting(key, f"{key}={value} is not among the members of dLegerPeers: {', '.join(members)}")
+        if "," in self.store_path:
+            raise BadSetting(
+                "storePathDLedgerCommitLog",
+                f"storePathDLedgerCommitLog={self.store_path} is refused: this version keeps the log of a group in one "
+                "folder. Name one path",
+            )
+
+    @property
+    def members(self) -> dict[str, str]:
+        """Each member's id and address. BadSetting if dLegerPeers names none, or not all are clear."""
+        members: dict[str, str] = {}
+        for peer in filter(None, (part.strip() for part in self.peers.split(";"))):
+            member, dash, address = peer.partition("-")
+            if not dash or not _MEMBER.fullmatch(member):
+                raise BadSetting(
+                    "dLegerPeers",
+                    f"dLegerPeers has the member {peer!r}: write n0-host:port;n1-host:port;n2-host:port, where each id "
+                    "is n and a number",
+                )
+            parse_addresses(address)
+            if member in members or address in members.values():
+                raise BadSetting("dLegerPeers", f"dLegerPeers names {peer} twice: each member has an id and an address")
+            members[member] = address
+        return members
+
+    @property
+    def broker_id(self) -> int:
+        """The id of this broker while another member leads; Apache's rule, too."""
+        return read_int(self.self_id[1:]) + 1
+
+
+_MEMBER = re.compile(r"n[0-9]{1,9}")
+
+
+def check_raft(
+    raft: RaftConfig,
+    store: StoreConfig,
+    config: BrokerConfig,
+    replication: ReplicationConfig,
+    security: SecurityConfig,
+) -> None:
+    """Refuse what contradicts a Raft group, which chooses its master itself and keeps its own log."""
+    if not raft.is_enabled:
+        return
+    usual, plain = ReplicationConfig(), BrokerConfig()
+    refused = {
+        "brokerRole": (replication.is_slave, "the members of a group elect their master"),
+        "brokerId": (
+            config.broker_id not in (0, -1),
+            "the master of a group has 0, and the others follow dLegerSelfId",
+        ),
+        "haListenPort": (replication.ha_listen_port != usual.ha_listen_port, "a group copies its log by itself"),
+        "haMasterAddress": (replication.ha_master_address != "", "a group elects its master"),
+        "haFetchHistory": (replication.ha_fetch_history, "a group copies its whole log by itself"),
+        "haTlsEnable": (replication.ha_tls_enable, "members of this version speak to each other in the clear"),
+        "inSyncReplicas": (replication.in_sync_replicas != usual.in_sync_replicas, "a group waits for its majority"),
+        "minInSyncReplicas": (replication.min_in_sync_replicas != 1, "a group waits for its majority"),
+        "enableSlaveActingMaster": (
+            config.enable_slave_acting_master != plain.enable_slave_acting_master,
+            "a group elects another master when one is away",
+        ),
+        "enabledAppendPropCRC": (store.enabled_append_prop_crc, "entries of a group have a checksum of their own"),
+        "aclEnable": (security.acl_enable, "members of this version do not check who speaks to their port"),
+        "storePathCommitLog": (
+            store.store_path_commit_log != "",
+            "the log of a group lies in storePathDLedgerCommitLog",
+        ),
+    }
+    for key, (is_given, why) in refused.items():
+        if is_given:
+            raise BadSetting(key, f"{key} is refused together with enableDLegerCommitLog=true: {why}. Remove {key}")
+
+
 def check_role(config: BrokerConfig, replication: ReplicationConfig) -> None:
     """Refuse a broker's id that is not one of its role: the master of a name has 0, its slaves have 1 and more."""
     role, broker_id = replication.broker_role, config.broker_id
@@ -590,7 +696,7 @@ class SecurityConfig(_FromProperties):
         _require(self.acl_enable or not self.acl_file, "aclFile", "given together with aclEnable=true")
 
 
-_OF_A_BROKER = (BrokerConfig, StoreConfig, NetConfig, ReplicationConfig, SecurityConfig)
+_OF_A_BROKER = (BrokerConfig, StoreConfig, NetConfig, ReplicationConfig, SecurityConfig, RaftConfig)
 _ACTING_TIMES = (
     "broker_heartbeat_interval",
     "send_heartbeat_timeout_millis",

@@ -47,7 +47,7 @@ _COPIES = (
     "; with brokerRole=SYNC_MASTER, inSyncReplicas=2 waits for one slave and inSyncReplicas=3 for two",
 )
 _TLS_PREFIXES = ("tls.", "tlsserver", "tlsclient")
-_ELECTION = ("this version has no controller and no DLedger, so no other broker would take over from this one",)
+_ELECTION = ("this version has no controller; brokers that elect their master are a Raft group, see docs/raft.md",)
 _ELSEWHERE = ("this version keeps the whole store in files below storePathRootDir",)
 _UNSEALED = (
     "this version checks the checksum over a whole record wherever there is one, and gives up no record that has none",
@@ -90,8 +90,6 @@ BROKER_PROMISES: Mapping[str, Promise] = {
         replicasPerDiskPartition="1",
     ),
     **_group(*_ELECTION, asyncLearner="false", lockInStrictMode="false"),
-    **_group(*_ELECTION, enableDLegerCommitLog="false", enableBatchPush="false", preferredLeaderId=""),
-    **_group(*_ELECTION, dLegerGroup="", dLegerPeers="", dLegerSelfId="", storePathDLedgerCommitLog=""),
     **_group(*_ELECTION, enableControllerMode="false", controllerAddr="", fetchControllerAddrByDnsLookup="false"),
     **_group(*_ELECTION, storePathEpochFile="", storePathBrokerIdentity=""),
     **_group(

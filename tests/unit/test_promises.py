@@ -30,7 +30,6 @@ NAME_SERVER = (NameServerConfig, NetConfig, SecurityConfig)
 MASTER = {"brokerClusterName": "DefaultCluster", "brokerName": "a", "brokerId": "0", "brokerRole": "ASYNC_MASTER"}
 RETENTION = {"deleteWhen": "04", "fileReservedTime": "48", "flushDiskType": "ASYNC_FLUSH"}
 SLAVE = {**MASTER, "brokerId": "1", "brokerRole": "SLAVE"}
-DLEDGER = {"brokerName": "n0", "enableDLegerCommitLog": "true", "dLegerGroup": "g", "dLegerPeers": "n0-h:1"}
 QUORUM = {"totalReplicas": "2", "inSyncReplicas": "2", "minInSyncReplicas": "1", "enableAutoInSyncReplicas": "true"}
 IN_CONTAINER = {
     **MASTER,
@@ -70,9 +69,6 @@ def refusal(properties: dict[str, str], *configs: type) -> str:
         ("allAckInSyncStateSet", "true", "as many copies as inSyncReplicas says"),
         ("enableAutoInSyncReplicas", "true", "as many copies as inSyncReplicas says"),
         ("duplicationEnable", "true", "a master or a slave, never both"),
-        ("enableDLegerCommitLog", "true", "no DLedger"),
-        ("dLegerPeers", "n0-h:1", "no DLedger"),
-        ("enableBatchPush", "true", "no DLedger"),
         ("enableControllerMode", "true", "no controller"),
         ("storeType", "defaultRocksDB", "in files below storePathRootDir"),
         ("messageStorePlugIn", "x.TieredMessageStore", "in files below storePathRootDir"),
@@ -102,7 +98,7 @@ def test_a_value_that_asks_for_nothing_is_accepted() -> None:
     off |= {key: "" for key, promise in BROKER_PROMISES.items() if not promise.off}
     check_keys(off, *BROKER)
     assert BrokerConfig(broker_name="b").with_properties(off) == BrokerConfig(broker_name="b")
-    check_keys({"aclEnable": " FALSE ", "storeType": "Default", "dLegerPeers": "  "}, *BROKER)
+    check_keys({"aclEnable": " FALSE ", "storeType": "Default"}, *BROKER)
     off = {key: promise.off[0] if promise.off else "" for key, promise in NAME_SERVER_PROMISES.items()}
     check_keys(off, *NAME_SERVER)
 
@@ -243,7 +239,6 @@ def test_masters_and_slaves_of_a_pair_start(properties: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("properties", "refused"),
     [
-        pytest.param(DLEDGER, ["enableDLegerCommitLog", "dLegerGroup", "dLegerPeers"], id="dledger"),
         pytest.param(
             IN_CONTAINER,
             ["totalReplicas", "enableAutoInSyncReplicas"],

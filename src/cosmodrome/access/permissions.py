@@ -318,6 +318,8 @@ _ADMIN: Final = dict.fromkeys(
         RequestCode.PROMOTE_BROKER,
         RequestCode.WITHDRAW_PROMOTION,
         RequestCode.AWAIT_TABLES,
+        RequestCode.GET_RAFT_STATUS,
+        RequestCode.TRANSFER_RAFT_LEADER,
         # what changes a name server
         RequestCode.PUT_KV_CONFIG,
         RequestCode.DELETE_KV_CONFIG,

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
         Admin,
         BlockingAdmin,
     )
+    from cosmodrome.admin.raft import RaftNode
     from cosmodrome.admin.results import (
         AllProducers,
         AllProgress,
@@ -54,6 +55,7 @@ else:
         __name__,
         {
             "cosmodrome.admin.door": ("Admin BlockingAdmin"),
+            "cosmodrome.admin.raft": ("RaftNode"),
             "cosmodrome.admin.results": (
                 "AllProducers AllProgress BrokerNode BrokerTable BrokerTables ClientInfo Cluster "
                 "Consumers Done Epochs GroupConfigs GroupOnBroker GroupProgress HaStatus HaStatuses "
@@ -93,6 +95,7 @@ __all__ = [
     "QueueProgress",
     "QueueReset",
     "QueueStatus",
+    "RaftNode",
     "Resets",
     "TopicConfigs",
     "TopicOnBroker",

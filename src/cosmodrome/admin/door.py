@@ -10,6 +10,7 @@ from cosmodrome.admin.facts import SAMPLE_SECONDS, FactsAdmin
 from cosmodrome.admin.groups import GroupsAdmin
 from cosmodrome.admin.messages import MessagesAdmin
 from cosmodrome.admin.name_servers import NameServersAdmin
+from cosmodrome.admin.raft import RaftAdmin
 from cosmodrome.admin.topics import TopicsAdmin
 from cosmodrome.client.blocking.face import Face, like, shows, waits
 
@@ -23,6 +24,7 @@ class Admin(
     BrokersAdmin,
     NameServersAdmin,
     MessagesAdmin,
+    RaftAdmin,
 ):
     """An operator's client: it asks and changes clusters, and returns dataclasses.
 
@@ -90,6 +92,7 @@ class BlockingAdmin(Face[Admin]):
     queue_ends = waits(Admin.queue_ends)
     queue_entries = waits(Admin.queue_entries)
     queue_offset_at = waits(Admin.queue_offset_at)
+    raft_status = waits(Admin.raft_status)
     reset_offset = waits(Admin.reset_offset)
     running_info = waits(Admin.running_info)
     set_broker_config = waits(Admin.set_broker_config)
@@ -100,6 +103,7 @@ class BlockingAdmin(Face[Admin]):
     targets = waits(Admin.targets)
     timer_metrics = waits(Admin.timer_metrics)
     topic_clusters = waits(Admin.topic_clusters)
+    transfer_leader = waits(Admin.transfer_leader)
     topic_config = waits(Admin.topic_config)
     topic_configs = waits(Admin.topic_configs)
     topic_groups = waits(Admin.topic_groups)

@@ -31,6 +31,7 @@ from cosmodrome.broker.pop.revive import Revives
 from cosmodrome.broker.pre_online import PreOnline
 from cosmodrome.broker.promotion import Promotion
 from cosmodrome.broker.queue_locks import QueueLocks
+from cosmodrome.broker.raft_group import GroupRole, RaftGroup, RaftReplicas
 from cosmodrome.broker.redirect import redirect
 from cosmodrome.broker.registration import Registration
 from cosmodrome.broker.replicas import Replicas
@@ -49,9 +50,11 @@ from cosmodrome.config import (
     BadSetting,
     BrokerConfig,
     NetConfig,
+    RaftConfig,
     ReplicationConfig,
     SecurityConfig,
     StoreConfig,
+    check_raft,
     check_role,
 )
 from cosmodrome.errors import (
@@ -132,6 +135,7 @@ class Broker:
         hooks: Sequence[object] = (),
         replication: ReplicationConfig | None = None,
         security: SecurityConfig | None = None,
+        raft: RaftConfig | None = None,
     ) -> None:
         self._served = Hooks(hooks).around(self._handle) if hooks else self._handle
         self.clock: Clock = clock or SystemClock()
@@ -146,13 +150,30 @@ class Broker:
         if replication.ha_tls_enable and self._client_tls is None:
             raise BadSetting("haTlsEnable", "haTlsEnable=true needs tls.enable=true, whose keys say what is trusted")
         self._admits_slave = self.guard.admits_slave(replication.ha_allowed_addresses)
+        self.group: RaftGroup | None = None
+        role = role_of(config, replication)
+        if raft is not None and raft.is_enabled:
+            check_raft(raft, store_config, config, replication, self.security)
+            self.group = RaftGroup(raft, store_config, self.clock, config.bind_address)
+            self.store_config = store_config = self.group.store_config
+            role = self.group.role
+            config = dataclasses.replace(config, broker_id=role.broker_id)
+            replication = dataclasses.replace(replication, broker_role=role.broker_role)
         check_role(config, replication)
-        self.roles = Roles(self._root / "config", role_of(config, replication))
+        self.roles = Roles(self._root / "config", role)
         self.config, self.replication = config, replication
         self.take_role(self.roles.role)
         config = self.config
         check_tables(self._root / "config")
-        self.store = MessageStore.open(self._root, store_config, self.clock, self._arrived, used, follows=self.is_slave)
+        self.store = MessageStore.open(
+            self._root,
+            store_config,
+            self.clock,
+            self._arrived,
+            used,
+            follows=self.is_slave and self.group is None,
+            entries=self.group.open if self.group is not None else None,
+        )
         self.store.on_stall = self._stalled
         self.roles.started()
         self._caller = caller_of(self._net_config, self.guard.sign, self._client_tls)
@@ -174,6 +195,7 @@ class Broker:
         self.use_replicas(self.new_replicas())
         self.metadata_sync = self.new_metadata_sync()
         self.promotion = Promotion(self, self._caller)
+        self.group_role = GroupRole(self, self.group) if self.group is not None else None
         self.escapes = Escapes(config, self._caller, self.clock)
         self.acting = Acting(self, self._caller)
         # Whether the broker serves: a master may have to take over from its slaves first.
@@ -184,7 +206,7 @@ class Broker:
         self._make_pops(self._root / "config")
         self.make_services()
         self.store.on_cut = self._log_cut
-        if self.is_slave:
+        if self.is_slave and self.group is None:  # a group shows more of its log soon, and cuts nothing it has shown
             self._log_cut()
         self.statistics = Statistics(config.broker_cluster_name, self.clock.steady_ms(), self.topics.is_system)
         self.overload = Overload(config, store_config.os_page_cache_busy_time_out_mills)
@@ -210,6 +232,8 @@ class Broker:
     def new_replicas(self, replication: ReplicationConfig | None = None) -> Replicas:
         """Return what serves slaves, or follows a master, as the role says."""
         replication = replication or self.replication
+        if self.group is not None:
+            return RaftReplicas(self.config, replication, self.store, self.group)
         client_tls = self._client_tls if replication.ha_tls_enable else None
         ports = (self._admits_slave, self.tls, client_tls)
         return Replicas(self.config, replication, self.store, self.clock, self._caller, self.registration, *ports)
@@ -266,7 +290,7 @@ class Broker:
     def make_services(self) -> None:
         """What delivers messages later, or again, as the files say how far it is; at a start, and in another role."""
         config, store_config, folder = self.config, self.store_config, self._root / "config"
-        self.has_services = True
+        self.has_services, self._are_a_slaves = True, self.is_slave
         self.delays = Delays(
             self.store,
             store_config.delays_ms,
@@ -325,7 +349,7 @@ class Broker:
         self.packed_address = pack_host(host, port)
         self.unique_ids = UniqueIds(self.packed_address[:4], os.getpid())
         self.registration.use(self.address, self.ha_address(self.replicas))
-        if self.is_online:
+        if self.is_online and self.group is None:
             await self.registration.announce()
         log.info(
             "broker %s serves on %s as %s, store in %s",
@@ -365,6 +389,18 @@ class Broker:
                 f"cannot listen on {error.host}:{error.port}: {error.reason}; this is the port for slaves: set another "
                 "with haListenPort"
             ) from error
+        if self.group is not None:
+            await self._join_group(self.group)
+
+    async def _join_group(self, group: RaftGroup) -> None:
+        try:
+            await group.member.listen()
+        except CannotListen as error:
+            await asyncio.gather(*(server.close() for server in self._servers))
+            raise ConfigError(
+                f"cannot listen on {error.host}:{error.port}: {error.reason}; this is the port for the members of its "
+                f"group: dLegerPeers says so of {group.config.self_id}"
+            ) from error
 
     async def run(self, stop: asyncio.Event) -> None:
         """Keep serving until `stop` is set, then close. A background part that fails ends the broker loudly.
@@ -375,12 +411,13 @@ class Broker:
         save_every_ms = self.config.flush_consumer_offset_interval
         async with asyncio.TaskGroup() as tasks:
             flushing = tasks.create_task(self.store.flusher.run())
+            member = tasks.create_task(self.group.member.run()) if self.group is not None else None
             serving = tasks.create_task(self._serve())
             parts = (
                 serving,
                 tasks.create_task(self.store.preallocator.run()),
                 tasks.create_task(self.store.cleaner.run()),
-                tasks.create_task(self.store.scrub.run()),
+                *((tasks.create_task(self.store.scrub.run()),) if self.group is None else ()),
                 tasks.create_task(self._turns("waking held requests", POLL_SWEEP_MS, self._wake_expired)),
                 tasks.create_task(self._turns("looking for silent clients", CLIENT_SCAN_MS, self._watch_clients)),
                 tasks.create_task(self._turns("taking figures", SAMPLE_MS, self._sample)),
@@ -395,12 +432,19 @@ class Broker:
                 for part in parts:
                     part.cancel()
                 unsaved += await self._stop_serving()
+                if self.group_role is not None:
+                    await self.group_role.leave()
                 await asyncio.wait({serving})  # now nothing is delivered any more
                 self.store.flusher.stop()
                 await flushing
                 await self.replicas.close()
                 unsaved += await self.close_services()
+                if self.group is not None and member is not None:
+                    self.group.member.stop()
+                    await asyncio.wait({member})
                 unsaved += self._close_store()
+                if self.group is not None:
+                    self.group.member.close()
         log.info("broker %s stopped", self.config.broker_name)
         if unsaved:
             raise StoreError(
@@ -414,7 +458,7 @@ class Broker:
             return []
         self.has_services = False
         self.store.cleaner.needs = {"a broker that changes its role": lambda: self.store.min_physical_offset}
-        if self.is_slave:  # how far its master is was saved when it was taken over
+        if self._are_a_slaves:  # how far its master is was saved when it was taken over
             self.timers.pending.close()
             return []
         unsaved = await self.delays.save()  # by now what they delivered is on disk
@@ -431,8 +475,17 @@ class Broker:
             log.info("broker %s serves as the master now", self.config.broker_name)
             await self.registration.announce()
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.registration.run())
+            tasks.create_task(self._stay_registered())
             tasks.create_task(self.promotion.run())
+            if self.group_role is not None:
+                tasks.create_task(self.group_role.run())
+                tasks.create_task(self.group_role.keep_master())
+
+    async def _stay_registered(self) -> None:
+        """Register again and again, once the role is known: a member of a Raft group waits for a leader."""
+        if self.group_role is not None:
+            await self.group_role.is_known.wait()
+        await self.registration.run()
 
     def services_of_role(self) -> Iterator[Coroutine[Any, Any, None]]:
         """Yield the services of this broker's role: a master delivers what waits, a slave follows its master."""
@@ -764,7 +817,8 @@ class Broker:
     @property
     def registration_version(self) -> DataVersion:
         """The version of the topics that name servers are told; a promotion raises it."""
-        return dataclasses.replace(self.topics.data_version, state_version=self.store.epochs.term)
+        term = self.store.epochs.term if self.group is None else self.group.member.node.term
+        return dataclasses.replace(self.topics.data_version, state_version=term)
 
     def _registration_body(self) -> RegisterBrokerBody:
         return RegisterBrokerBody(self.registration_version, {config.name: config for config in self.topics})
@@ -774,6 +828,9 @@ class Broker:
         if conflict is None:
             log.warning("no other master of %s any more: messages are taken again", self.config.broker_name)
             self.update_fence()
+            return
+        if self.group is not None:  # a leader that has lost its group commits nothing, and finds out soon
+            log.warning("another member of the group may lead: %s", conflict)
             return
         if self.promotion.resting:  # it hands over, and finds out itself who is the master
             return
@@ -790,6 +847,8 @@ class Broker:
         """Take no messages while another one is the master, or is about to be."""
         conflict = self.registration.conflict
         stale = f"{conflict}; this broker must become its slave" if conflict is not None else None
+        if self.group is not None:
+            stale = None
         self.store.fence(self.promotion.resting or stale)
 
     def let_go(self) -> None:

@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 
 FIRST_AFTER_MS = 3_000
 PERIOD_MS = 10_000
+GROUP_PERIOD_MS = 1_000  # in a Raft group: what a new leader does not know of offsets is delivered again
 HURRY_MS = 500  # after the log brought a message of a topic that is not known
 CHANGES_MS = 50  # between two changes of topics and groups that are taken over
 CALL_TIMEOUT_MS = 3_000
@@ -70,7 +71,8 @@ class MetadataSync:
         self.master_role = ""  # what the master says to be; Apache's says nothing
 
     async def run(self) -> None:
-        await self._broker.clock.sleep(FIRST_AFTER_MS)
+        is_in_group = self._broker.group is not None
+        await self._broker.clock.sleep(HURRY_MS if is_in_group else FIRST_AFTER_MS)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._run_rounds())
             tasks.create_task(self._watch())
@@ -96,7 +98,9 @@ class MetadataSync:
                         rest_ms = HURRY_MS
                 except (ClientError, ProtocolError, RequestError):  # the rounds say so
                     rest_ms = HURRY_MS
-            if not rest_ms and master is not None:
+            elif self._broker.group is not None:
+                rest_ms = HURRY_MS
+            if not rest_ms and master is not None and master == self._broker.registration.master:
                 try:
                     await self._part("its topics", self._topics, master.address)
                     await self._part("groups", self._groups, master.address)
@@ -107,12 +111,13 @@ class MetadataSync:
 
     async def _run_rounds(self) -> None:
         clock = self._broker.clock
+        period_ms = GROUP_PERIOD_MS if self._broker.group is not None else PERIOD_MS
         while True:
             self._unknown.clear()
             if (master := self._broker.registration.master) is not None:
                 await self.round(master.address)
             await clock.sleep(HURRY_MS)
-            await sleep_unless(self._unknown, clock, PERIOD_MS - HURRY_MS)
+            await sleep_unless(self._unknown, clock, period_ms - HURRY_MS)
 
     def arrived(self, topic: str) -> None:
         """Ask the master soon if the log brought a message of an unknown topic: consumers cannot read it before."""
@@ -130,12 +135,16 @@ class MetadataSync:
             await self._round(master)
         except _Unreachable as error:
             self._note("its tables", str(error))
+            if self._broker.group is not None:  # another one leads by now, or will
+                self._broker.registration.forget_master()
         else:
             self._note("its tables", None)
             self.rounds += not self._problems
 
     async def _round(self, master: str) -> None:
         deleted_below = await self._part("the end of its log", self._log_end, master)
+        if self._broker.group is not None and not self.master_role:
+            raise _Unreachable(f"{master} does not lead the group any more")
         topics = await self._part("its topics", self._topics, master)
         if not self._held:
             await self._part("consumer offsets", self._consumer_offsets, master)
@@ -172,7 +181,13 @@ class MetadataSync:
                 log.info("taken over from the master again: %s", what)
         elif problem != before:
             self._problems[what] = problem
-            log.error("cannot take over from the master %s: %s; trying again", what, problem)
+            is_usual = self._broker.group is not None and before is not None
+            log.log(
+                logging.DEBUG if is_usual else logging.ERROR,
+                "cannot take over from the master %s: %s; trying again",
+                what,
+                problem,
+            )
 
     async def _ask(self, master: str, code: RequestCode) -> bytes | None:
         """The body of the master's answer; None from an older master, which has no such thing."""

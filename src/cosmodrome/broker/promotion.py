@@ -82,7 +82,7 @@ class Promotion:
         assert self._tasks is not None, "it runs"
         self._services = [self._tasks.create_task(service) for service in self._broker.services_of_role()]
 
-    async def _stop_services(self) -> None:
+    async def stop_services(self) -> None:
         stopping, self._services = self._services, []
         for service in stopping:
             service.cancel()
@@ -99,7 +99,7 @@ class Promotion:
             broker.config.broker_name,
             broker.config.broker_id,
             broker.replication.broker_role,
-            broker.store.epochs.term,
+            broker.registration_version.state_version,
             broker.store.safe_end,
             broker.address,
             "" if broker.is_slave else broker.ha_address(broker.replicas),
@@ -124,6 +124,12 @@ class Promotion:
 
     async def _change(self, work: Coroutine[Any, Any, T]) -> T:
         """Do this on its own: it goes on when the one who asked has gone."""
+        if self._broker.group is not None:
+            work.close()
+            raise RequestError(
+                f"{self._broker.address} is a member of a Raft group, which elects its master; `cosmodrome admin "
+                "transferLeader` asks for another one"
+            )
         if self._is_changing or self._tasks is None:
             work.close()
             what = f": {self.resting}" if self.resting else ", or starts"
@@ -232,7 +238,7 @@ class Promotion:
         broker.processors = RESTING_PROCESSORS
         broker.update_fence()
         log.warning("handing over: broker=%s to=%s", broker.config.broker_name, request.broker_addr)
-        await self._stop_services()
+        await self.stop_services()
         store, deadline_ms = broker.store, broker.clock.steady_ms() + request.timeout_millis
         while store.flusher.flushed < store.max_physical_offset:
             store.flusher.want(store.max_physical_offset)
@@ -310,7 +316,7 @@ class Promotion:
         await broker.replicas.close()
         broker.store.follow()
         known = Master(master.broker_addr, master.ha_server_addr) if master is not None else None
-        self._settle_in(Role(BrokerRole.SLAVE, broker_id), None, known)
+        self.settle_in(Role(BrokerRole.SLAVE, broker_id), None, known)
         broker.let_go()
         log.warning(
             "handed over: broker=%s id=%d master=%s", broker.config.broker_name, broker_id, known and known.address
@@ -335,7 +341,7 @@ class Promotion:
         broker.registration.topics_changed()
         await broker.registration.announce()  # its answers tell the newest term
         seen = self._seen_term(request.seen_term)
-        await self._stop_services()
+        await self.stop_services()
         try:
             if request.token:
                 await self._take_over_last(request.master_addr)
@@ -398,16 +404,16 @@ class Promotion:
         if not problem:
             broker.topics.add_reserved()
             broker.restore_topics()
-            self._settle_in(role, replicas, None)
+            self.settle_in(role, replicas, None)
             log.warning("promoted: broker=%s term=%d", broker.config.broker_name, broker.store.epochs.term)
             return
         if not broker.roles.role.is_like(before):
             broker.roles.give(before, broker.roles.term)
         await replicas.close()
-        self._settle_in(before, None, broker.registration.master)
+        self.settle_in(before, None, broker.registration.master)
         raise RequestError(f"{broker.address} stays a slave: {problem}")
 
-    def _settle_in(self, role: Role, replicas: Replicas | None, master: Master | None) -> None:
+    def settle_in(self, role: Role, replicas: Replicas | None = None, master: Master | None = None) -> None:
         """Be what `role` says, with the services that belong to it."""
         broker = self._broker
         broker.take_role(role)

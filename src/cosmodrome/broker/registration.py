@@ -100,6 +100,10 @@ class Registration:
         self._conflicts.clear()
         self.topics_changed()
 
+    def forget_master(self) -> None:
+        """Let the next answer of a name server say who the master is."""
+        self.master = None
+
     @property
     def conflict(self) -> str | None:
         """Return which other broker is the master of this name, if a name server holds to one."""

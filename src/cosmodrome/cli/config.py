@@ -17,8 +17,11 @@ from cosmodrome.config import (
     BrokerConfig,
     NameServerConfig,
     NetConfig,
+    RaftConfig,
     ReplicationConfig,
+    SecurityConfig,
     StoreConfig,
+    check_raft,
     check_role,
     judge_keys,
     read_properties,
@@ -30,8 +33,8 @@ ERROR, NOTE = "error", "note"
 NAME_SERVER_FILE = re.compile(r"name?se?rv|name-?server", re.IGNORECASE)
 _PLACE = re.compile(r".*?:([0-9]+): (.*)", re.DOTALL)
 _KINDS: dict[str, tuple[Any, ...]] = {
-    "broker": (BrokerConfig, StoreConfig, NetConfig, ReplicationConfig),
-    "namesrv": (NameServerConfig, NetConfig),
+    "broker": (BrokerConfig, StoreConfig, NetConfig, ReplicationConfig, SecurityConfig, RaftConfig),
+    "namesrv": (NameServerConfig, NetConfig, SecurityConfig),
 }
 SCHEMA = Schema(
     "problem",
@@ -120,6 +123,9 @@ def _bad_values(properties: Properties, kind: str) -> Iterable[Problem]:
     def check() -> None:
         broker, replication = BrokerConfig().with_properties(left), ReplicationConfig().with_properties(left)
         check_role(broker, replication)
+        raft = RaftConfig().with_properties(left)
+        store, security = StoreConfig().with_properties(left), SecurityConfig().with_properties(left)
+        check_raft(raft, store, broker, replication, security)
 
     makers: list[Callable[[], object]] = [partial(_made, made, left) for made in _KINDS[kind]]
     if kind == "broker":

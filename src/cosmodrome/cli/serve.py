@@ -22,6 +22,7 @@ from cosmodrome.broker.hooks import load_hooks
 from cosmodrome.cli.broker_processes import DEFAULT_BROKER_NAME, FOLLOWS, BrokerProcesses
 from cosmodrome.cli.options import PORT, config_option, host_option, name_server_config_option
 from cosmodrome.cli.output import discard_output
+from cosmodrome.cli.raft_processes import EXAMPLE, GROUP_SIZES, LEADS, RaftProcesses
 from cosmodrome.clock import SystemClock
 from cosmodrome.config import (
     DEFAULT_BROKER_PORT,
@@ -32,11 +33,13 @@ from cosmodrome.config import (
     BrokerRole,
     NameServerConfig,
     NetConfig,
+    RaftConfig,
     ReplicationConfig,
     SecurityConfig,
     StoreConfig,
     TlsMode,
     check_keys,
+    check_raft,
     check_role,
     read_properties,
 )
@@ -52,9 +55,8 @@ from cosmodrome.store.memory_faults import tell_memory_faults
 log = logging.getLogger(__name__)
 
 MAX_BROKERS = 26
-MAX_REPLICAS = 2
 DEFAULT_DATA_DIR = "cosmodrome-data"
-_BROKER_CONFIGS = (BrokerConfig, StoreConfig, NetConfig, ReplicationConfig, SecurityConfig)
+_BROKER_CONFIGS = (BrokerConfig, StoreConfig, NetConfig, ReplicationConfig, SecurityConfig, RaftConfig)
 
 
 @click.command()
@@ -80,7 +82,8 @@ _BROKER_CONFIGS = (BrokerConfig, StoreConfig, NetConfig, ReplicationConfig, Secu
     default=1,
     show_default=True,
     help="Copies of each message. With 2, each master has a slave in a process of its own, and answers a send when the "
-    "slave has the message, unless brokerRole in the file of -c says otherwise.",
+    "slave has the message, unless brokerRole in the file of -c says otherwise. With 3 or 5, they form a Raft group: "
+    "they elect their master, and another one when it dies.",
 )
 @config_option
 def up(
@@ -94,10 +97,10 @@ def up(
     config_file: str | None,
 ) -> None:
     """Start a name server and a broker in one process. Ctrl-C stops both cleanly."""
-    if replicas > MAX_REPLICAS:
+    if replicas > 2 and replicas not in GROUP_SIZES:
         raise ConfigError(
-            f"--replicas {replicas} is refused: this version elects no masters, which is what more than two copies are "
-            "for. Use --replicas 2 for a master and a slave"
+            f"--replicas {replicas} is refused: a Raft group has 3 or 5 members, for an even number survives no more "
+            "deaths than the odd one below it. Use --replicas 3"
         )
     properties = _properties(config_file, *_BROKER_CONFIGS)
     if given := properties.get("namesrvAddr"):
@@ -105,9 +108,14 @@ def up(
             f"{place(properties, 'namesrvAddr')}namesrvAddr={given} is refused: `cosmodrome up` starts a name server "
             "of its own. Remove the key, or start `cosmodrome broker` with this file"
         )
+    if given := next((key for key in properties if key in RaftConfig.attributes_by_key()), None):
+        raise ConfigError(
+            f"{place(properties, given)}{given}={properties[given]} is refused: `cosmodrome up --replicas 3` makes the "
+            "members of a Raft group itself. Remove the key, or start `cosmodrome broker` with this file"
+        )
     data = Path(data_dir)
     _check_alone(properties, brokers * replicas)
-    role = BrokerRole.SYNC_MASTER if replicas > 1 and "brokerRole" not in properties else None
+    role = BrokerRole.SYNC_MASTER if replicas == 2 and "brokerRole" not in properties else None
     setup = _broker_setup(
         properties,
         {"bind_address": host, "listen_port": broker_port},
@@ -125,7 +133,8 @@ def up(
         listen_port=namesrv_port,
         kv_config_path=str(data / "namesrv" / "kvConfig.json"),
     )
-    run(_up(namesrv_config, setup, _Processes(brokers, replicas, data, config_file)))
+    wanted = _Processes(brokers, replicas, data, config_file)
+    run(_up_groups(namesrv_config, setup, properties, wanted) if replicas > 2 else _up(namesrv_config, setup, wanted))
 
 
 def _check_alone(properties: dict[str, str], count: int) -> None:
@@ -200,6 +209,55 @@ async def _up(namesrv_config: NameServerConfig, setup: _BrokerSetup, wanted: _Pr
     _say("stopped")
 
 
+async def _up_groups(
+    namesrv_config: NameServerConfig, setup: _BrokerSetup, properties: dict[str, str], wanted: _Processes
+) -> None:
+    """Serve the name server here, and each member of the Raft groups in a process of its own."""
+    started = time.monotonic()
+    check_raft(EXAMPLE, setup.store, setup.broker, setup.replication, setup.security)
+    use_file_mode(setup.store.file_mode)
+    stop = _stop_on_signal()
+    with _usable(wanted.data):
+        name_server = NameServer(namesrv_config, setup.net, SystemClock(), setup.security)
+    with _listening("--host or --namesrv-port"):
+        await name_server.start()
+    setup = setup._replace(broker=dataclasses.replace(setup.broker, namesrv_addr=name_server.address))
+    stop_name_server = asyncio.Event()
+    serving = asyncio.create_task(name_server.run(stop_name_server))
+    groups = RaftProcesses(
+        setup.broker, properties, groups=wanted.brokers, members=wanted.replicas, data=wanted.data, stop=stop
+    )
+    try:
+        async with groups:
+            _echo_open(setup.broker)
+            _say(_groups_text(name_server.address, groups.leaders, wanted, time.monotonic() - started))
+            await stop.wait()
+    finally:
+        stop.set()
+        stop_name_server.set()  # last, so that the brokers could say goodbye
+        await serving
+    _say("stopped")
+
+
+def _groups_text(name_server: str, leaders: dict[str, str], wanted: _Processes, seconds: float) -> str:
+    led = ", ".join(f"{name} led from {address}" for name, address in leaders.items())
+    return "\n".join(
+        (
+            f"name server on {name_server}, Raft group of {wanted.replicas} brokers: {led}; data in {wanted.data}",
+            *_first_steps(name_server, seconds),
+        )
+    )
+
+
+def _first_steps(name_server: str, seconds: float) -> tuple[str, ...]:
+    here = "" if name_server == f"127.0.0.1:{DEFAULT_NAMESRV_PORT}" else f" --namesrv {name_server}"
+    return (
+        f"ready after {seconds:.2f} s; Ctrl-C stops. A first message, from another terminal:",
+        f"  cosmodrome send hello 'Hello, world' --tag greeting --key 1{here}",
+        f"  cosmodrome tail hello --from earliest --limit 1{here}",
+    )
+
+
 def _say(text: str) -> None:
     """Print a line; a daemon whose output lies on a full disk serves all the same."""
     try:
@@ -234,14 +292,8 @@ def _ready_text(name_server: str, broker: Broker, wanted: _Processes, seconds: f
     if wanted.replicas > 1:
         others += ", each with a slave" if wanted.brokers > 1 else " with a slave"
     first = f"broker {broker.config.broker_name} on {broker.address}{others}"
-    here = "" if name_server == f"127.0.0.1:{DEFAULT_NAMESRV_PORT}" else f" --namesrv {name_server}"
     return "\n".join(
-        (
-            f"name server on {name_server}, {first}, data in {wanted.data}",
-            f"ready after {seconds:.2f} s; Ctrl-C stops. A first message, from another terminal:",
-            f"  cosmodrome send hello 'Hello, world' --tag greeting --key 1{here}",
-            f"  cosmodrome tail hello --from earliest --limit 1{here}",
-        )
+        (f"name server on {name_server}, {first}, data in {wanted.data}", *_first_steps(name_server, seconds))
     )
 
 
@@ -335,8 +387,10 @@ async def _broker(setup: _BrokerSetup) -> None:
         await serving.start()
     _echo_open(setup.broker)
     role = f", slave {serving.config.broker_id} of that name" if serving.is_slave else ""
+    if serving.group is not None:
+        role = f", member {setup.raft.self_id} of Raft group {setup.raft.group}"
     _say(f"broker {setup.broker.broker_name} on {serving.address}{role}: ready; Ctrl-C stops")
-    telling = asyncio.create_task(_tell_following(serving)) if serving.is_slave else None
+    telling = asyncio.create_task(_tell_role(serving)) if serving.is_slave else None
     try:
         await _serve(serving, stop)
     finally:
@@ -345,15 +399,20 @@ async def _broker(setup: _BrokerSetup) -> None:
     _say("stopped")
 
 
-async def _tell_following(slave: Broker) -> None:
-    """Print when a slave has found its master for the first time."""
+async def _tell_role(slave: Broker) -> None:
+    """Print when a slave has found its master for the first time, and each time a member of a group leads."""
+    while slave.group_role is not None:
+        term = await slave.group_role.leading()
+        _say(f"broker {slave.config.broker_name} on {slave.address} {LEADS} its Raft group: term {term}")
     master = await slave.replicas.following()
     _say(f"slave {slave.config.broker_name}:{slave.config.broker_id} {FOLLOWS} the master at {master}")
 
 
 def _properties(
     config_file: str | None,
-    *configs: type[BrokerConfig | StoreConfig | NameServerConfig | NetConfig | ReplicationConfig | SecurityConfig],
+    *configs: type[
+        BrokerConfig | StoreConfig | NameServerConfig | NetConfig | ReplicationConfig | SecurityConfig | RaftConfig
+    ],
 ) -> dict[str, str]:
     if config_file is None:
         return {}
@@ -370,6 +429,7 @@ class _BrokerSetup(NamedTuple):
     net: NetConfig
     replication: ReplicationConfig
     security: SecurityConfig
+    raft: RaftConfig = RaftConfig()
 
 
 def _broker_setup(
@@ -386,13 +446,16 @@ def _broker_setup(
     replication = ReplicationConfig().with_properties(properties)
     if role is not None:
         replication = dataclasses.replace(replication, broker_role=role)
+    net, security = NetConfig().with_properties(properties), SecurityConfig().with_properties(properties)
+    raft = RaftConfig().with_properties(properties)
     try:
-        check_role(config, replication)
+        check_raft(raft, store_config, config, replication, security)
+        if not raft.is_enabled:
+            check_role(config, replication)
     except BadSetting as error:
         key = error.key if error.key in properties else "brokerRole"
         raise BadSetting(error.key, place(properties, key) + str(error)) from error
-    net, security = NetConfig().with_properties(properties), SecurityConfig().with_properties(properties)
-    return _BrokerSetup(config, store_config, net, replication, security)
+    return _BrokerSetup(config, store_config, net, replication, security, raft)
 
 
 def _made(setup: _BrokerSetup) -> Broker:
@@ -400,7 +463,13 @@ def _made(setup: _BrokerSetup) -> Broker:
     tell_memory_faults()
     with _usable(Path(setup.store.store_path_root_dir)):
         return Broker(
-            setup.broker, setup.store, setup.net, hooks=hooks, replication=setup.replication, security=setup.security
+            setup.broker,
+            setup.store,
+            setup.net,
+            hooks=hooks,
+            replication=setup.replication,
+            security=setup.security,
+            raft=setup.raft,
         )
 
 

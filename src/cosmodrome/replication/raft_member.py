@@ -64,15 +64,22 @@ class RaftMember:
         except BaseException:
             files.close()
             raise
+        self._is_listening = False
         self.node = Node(member, self.log, self._vote, send=self._send, options=options)
         self._transport = RaftTransport(group, member, peers, self.node.receive, bind_host=bind_host, config=net)
 
     def _send(self, message: Message) -> None:
         self._transport.send(message)
 
+    async def listen(self) -> None:
+        """Listen for the other members, before `run`; CannotListen."""
+        await self._transport.start()
+        self._is_listening = True
+
     async def run(self) -> None:
         """Take part in the group until `stop`; CannotListen, and what the disk says when it fails."""
-        await self._transport.start()
+        if not self._is_listening:
+            await self.listen()
         try:
             await self.node.run()
         finally:

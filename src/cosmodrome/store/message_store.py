@@ -695,7 +695,6 @@ class MessageStore:
         self._dispatcher.end = start
         self._commits.begin_at(start)
         log.warning("log begun again: at=%d; the group no longer has what came before", start)
-        self.on_cut()
 
     @property
     def is_caught_up(self) -> bool:

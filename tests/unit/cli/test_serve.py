@@ -95,11 +95,20 @@ def test_no_two_brokers_have_one_name() -> None:
         assert len(set(names)) == MAX_BROKERS
 
 
-def test_up_starts_no_more_copies_than_a_master_and_a_slave(tmp_path: Path) -> None:
-    done = invoked(*UP, str(tmp_path / "data"), "--replicas", "3")
+@pytest.mark.parametrize("replicas", ["4", "6", "7"])
+def test_up_starts_groups_of_three_and_five_only(tmp_path: Path, replicas: str) -> None:
+    done = invoked(*UP, str(tmp_path / "data"), "--replicas", replicas)
     assert done.exit_code == 1
-    assert "--replicas 3 is refused" in done.output
-    assert "Use --replicas 2" in done.output
+    assert f"--replicas {replicas} is refused: a Raft group has 3 or 5 members" in done.output
+    assert not (tmp_path / "data").exists()
+
+
+def test_up_makes_the_members_of_its_groups_itself(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("dLegerSelfId=n0\n")
+    done = invoked(*UP, str(tmp_path / "data"), "--replicas", "3", "-c", str(conf))
+    assert done.exit_code == 1
+    assert "dLegerSelfId=n0 is refused: `cosmodrome up --replicas 3` makes the members of a Raft group" in done.output
 
 
 @pytest.mark.parametrize(("setting", "words"), [("haListenPort=4711", ["--replicas", "2"]), ("brokerRole=SLAVE", [])])

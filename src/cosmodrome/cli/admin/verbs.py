@@ -59,6 +59,8 @@ VERBS: dict[str, Verb] = {
     "timerMetrics": Verb("Brokers", "brokers", "Show how many timed messages wait, by topic."),
     "promote": Verb("Brokers", "roles", "Make a slave the master of its name."),
     "demote": Verb("Brokers", "roles", "Make a stale master a slave."),
+    "raftStatus": Verb("Brokers", "raft", "Show the members of Raft groups, and how far each log is."),
+    "transferLeader": Verb("Brokers", "raft", "Let another member lead a Raft group."),
     "getNamesrvConfig": Verb("Name servers", "name_servers", "Show the settings of every name server."),
     "updateNamesrvConfig": Verb(
         "Name servers", "name_servers", "Change a setting of every name server until its next start."
