@@ -304,12 +304,22 @@ def test_messages_are_printed_by_tag_queue_and_offset(shell: Shell) -> None:
     assert "--limit" in few.stderr
 
 
+def test_a_group_that_consumed_nothing_is_said_to_have(shell: Shell) -> None:
+    told = shell.call("consumerProgress", "-g", "nobody-knows-it")
+    assert (told.exit_code, len(told.stdout.splitlines())) == (0, 1)
+    assert "has consumed nothing" in told.stderr
+
+
 def test_a_body_is_read_in_its_encoding(shell: Shell) -> None:
     shell.json("updateTopic", "-c", CLUSTER, "-t", "encoded", "-w", "1", "-r", "1")
     with shell.cluster.producer("encoder") as producer:
         producer.send(Message("encoded", "中文".encode("gbk")))
     assert [row["body"] for row in shell.json("printMsg", "-t", "encoded", "-c", "GBK")] == ["中文"]
     assert [row["body"] for row in shell.json("printMsg", "-t", "encoded")] == [None]
+    (row,) = shell.json("printMsg", "-t", "encoded")
+    place = ["-b", row["brokerName"], "-i", "0", "-o", "0", "-f", "gbk"]
+    assert shell.json("queryMsgByOffset", "-t", "encoded", *place)[0]["body"] == "中文"
+    assert shell.json("queryMsgById", "-t", "encoded", "-i", row["msgId"], "-f", "gbk")[0]["body"] == "中文"
     assert shell.call("printMsg", "-t", "encoded", "-c", "no-such").exit_code == 2
 
 

@@ -187,7 +187,13 @@ def yes_option(command: Callable[..., Any]) -> Callable[..., Any]:
 def broker_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add mqadmin's `-b`."""
     return click.option(
-        "-b", "--brokerAddr", "broker", default="", metavar="HOST:PORT|NAME", help="The broker that is meant."
+        "-b",
+        "--brokerAddr",
+        "--broker",
+        "broker",
+        default="",
+        metavar="HOST:PORT|NAME",
+        help="The broker that is meant.",
     )(command)
 
 

@@ -235,7 +235,10 @@ async def consumer_progress(admin: Admin, group: str, topic: str, with_clients: 
         {**queue_row(group, queue), "clientIP": owners.get((queue.topic, queue.broker_name, queue.queue_id), "")}
         for queue in progress.queues
     ]
-    return Answer(queues, progress.unanswered)
+    nothing = (
+        f"group {group} has consumed nothing{f' of topic {topic}' if topic else ''}: no broker has an offset of it"
+    )
+    return Answer(queues, progress.unanswered, "" if queues else nothing)
 
 
 def _of_topic(progress: GroupProgress, topic: str) -> GroupProgress:

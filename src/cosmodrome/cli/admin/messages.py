@@ -117,7 +117,7 @@ def _answer(found: Found, *, more: bool = False, rows: Iterable[dict[str, Any]] 
     return Answer([message_row(one) for one in found.messages] if rows is None else rows, failures, note)
 
 
-async def _with_groups(admin: Admin, message: ReceivedMessage) -> dict[str, Any]:
+async def _with_groups(admin: Admin, message: ReceivedMessage, encoding: str = "utf-8") -> dict[str, Any]:
     """Return the row of a message, with the groups that have consumed it and those that have not."""
     groups = await admin.topic_groups(message.topic)
     place = (message.queue.broker_name, message.queue.queue_id)
@@ -128,17 +128,21 @@ async def _with_groups(admin: Admin, message: ReceivedMessage) -> dict[str, Any]
         return "CONSUMED" if offsets.get(place, 0) > message.queue_offset else "NOT_CONSUME_YET"
 
     states = await asyncio.gather(*map(state, groups))
-    return {**message_row(message), "consumed": dict(zip(groups, states, strict=True))}
+    return {**message_row(message, encoding=encoding), "consumed": dict(zip(groups, states, strict=True))}
+
+
+_FORMAT = click.option("-f", "--bodyFormat", "encoding", type=charset, default="utf-8", help="Of the body: GBK.")
 
 
 @verb(MESSAGE)
 @topic_option
+@_FORMAT
 @click.option("-i", "--msgId", "message_ids", required=True, help="Ids, separated by commas.")
 @click.option("-s", "--sendMessage", "resend", type=BOOLEAN, default=False, help="Send each message again.")
 @click.option("-g", "--consumerGroup", "group", default="", help="With -d: the group of the consumer.")
 @click.option("-d", "--clientId", "client_id", default="", help="Have this consumer handle the message now.")
 async def query_msg_by_id(
-    admin: Admin, topic: str, message_ids: str, resend: bool, group: str, client_id: str
+    admin: Admin, topic: str, encoding: str, message_ids: str, resend: bool, group: str, client_id: str
 ) -> Answer:
     """Show the messages with these ids; send them again, or have one consumer of a group handle them."""
     if bool(group) != bool(client_id):
@@ -154,7 +158,7 @@ async def query_msg_by_id(
         for message in messages:
             handled = await admin.consume_directly(group, client_id, topic, message.offset_msg_id)
             notes.append(f"{message.offset_msg_id} at {client_id}: {handled.result} in {handled.spent_ms} ms")
-    return Answer([await _with_groups(admin, message) for message in messages], note="; ".join(notes))
+    return Answer([await _with_groups(admin, message, encoding) for message in messages], note="; ".join(notes))
 
 
 def _copy(message: ReceivedMessage) -> Message:
@@ -206,11 +210,15 @@ async def query_msg_by_unique_key(
 @click.option("-b", "--brokerName", "broker", required=True, help="The broker's name.")
 @click.option("-i", "--queueId", "queue_id", required=True, type=click.IntRange(0), help="The queue.")
 @click.option("--offset", type=click.IntRange(0), help="The offset in the queue.")
-async def query_msg_by_offset(admin: Admin, topic: str, broker: str, queue_id: int, offset: int | None) -> Answer:
+@_FORMAT
+async def query_msg_by_offset(
+    admin: Admin, topic: str, broker: str, queue_id: int, offset: int | None, encoding: str
+) -> Answer:
     """Show the message at an offset of a queue."""
     if offset is None:
         raise click.UsageError("say which message: -o OFFSET")
-    return Answer([message_row(await admin.message_at(MessageQueue(topic, broker, queue_id), offset))])
+    message = await admin.message_at(MessageQueue(topic, broker, queue_id), offset)
+    return Answer([message_row(message, encoding=encoding)])
 
 
 @verb(TRACE)
