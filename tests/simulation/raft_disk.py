@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
+from typing import Any
 
 from cosmodrome.raft import storage
 from cosmodrome.raft.log import LogFull, MemoryLog
-from cosmodrome.raft.messages import Base, Entry, HardState
+from cosmodrome.raft.messages import Base, Entry, HardState, SyncPoint
 
 
 class DiskLog(MemoryLog):
@@ -68,6 +69,20 @@ class DiskLog(MemoryLog):
         for write, argument in self._writes[: max(count, 0)]:
             write(self.durable, argument)
         del self._writes[: max(count, 0)]
+
+    def begin_sync(self, point: SyncPoint) -> Any:
+        """Begin a sync, and return what `end_sync` needs to know of it."""
+        return self.written
+
+    def end_sync(self, begun: Any) -> None:
+        self.sync(begun)
+
+    def checkpoint(self, commit: int) -> None:
+        """Note how far the log is on disk."""
+
+    def reopen(self) -> int:
+        """Open the log as a start does; return up to where it is known to be committed."""
+        return self.base.index
 
     def cut_power(self, random: Random) -> str:
         """Lose what was not synced, or a part of it."""

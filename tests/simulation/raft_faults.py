@@ -1,4 +1,4 @@
-"""Faults planted into the Raft core, one for each hazard, and what catches them.
+"""Faults planted into the Raft core, its log and its node, one for each hazard, and what catches them.
 
 `python -m tests.simulation.raft_faults` plants each and prints the table of `raft_faults.md`; with a number it looks at
 so many seeds of the simulation for each fault. A fault that neither the simulation nor a directed test shows is a
@@ -7,23 +7,28 @@ missing test, and the exit code is 1.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial, wraps
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.simulation import raft_log_plants as log_plants
 from tests.simulation import raft_plants as plants
 from tests.simulation.raft_lives import live_and_heal
 from tests.simulation.raft_plants import Patch
 from tests.unit.raft import test_commit as commit_tests
 from tests.unit.raft import test_election as election_tests
+from tests.unit.raft import test_entry_log as log_tests
 from tests.unit.raft import test_members as member_tests
+from tests.unit.raft import test_node as node_tests
 from tests.unit.raft import test_progress as progress_tests
 from tests.unit.raft import test_reads as read_tests
 from tests.unit.raft import test_replication as replication_tests
@@ -37,15 +42,32 @@ refused_change = member_tests.test_a_change_that_cannot_be_made_is_refused
 SEEDS = 1_000  # looked at for each fault by the command
 
 
-def in_a_folder(test: Callable[[Path], None]) -> Callable[[], None]:
+def in_a_folder(test: Callable[..., None], **named: object) -> Callable[[], None]:
     """Return a test that runs in a folder of its own."""
 
     @wraps(test)
     def run() -> None:
         with tempfile.TemporaryDirectory() as folder:
-            test(Path(folder))
+            test(Path(folder), **named)
 
     return run
+
+
+def on_a_loop(test: Callable[[Path, Patch], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """Return a test that runs on an event loop of its own, in a folder of its own."""
+
+    @wraps(test)
+    def run() -> None:
+        with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+            asyncio.run(test(Path(folder), patch))
+
+    return run
+
+
+log_power_cuts = in_a_folder(log_tests.test_no_moment_of_a_power_cut_loses_what_was_synced, seed=0)
+log_in_memory = in_a_folder(log_tests.test_a_log_on_disk_is_the_log_in_memory, seed=1)
+cut_below_checkpoint = log_tests.test_a_log_that_was_cut_below_its_checkpoint_opens_as_it_was_cut
+lost_tail = in_a_folder(log_tests.test_a_log_that_lost_what_was_on_disk_does_not_open, lost="tail")
 
 
 @dataclass(frozen=True)
@@ -138,6 +160,38 @@ FAULTS = (
     Fault(plants.torn_vote_is_read, storage_tests.test_a_torn_copy_is_not_read),
     Fault(plants.one_copy_of_the_vote, storage_tests.test_a_state_is_written_in_two_places_one_after_the_other, SOON),
     Fault(plants.lost_vote_is_none, in_a_folder(storage_tests.test_a_vote_that_cannot_be_read_stops_the_start)),
+    Fault(
+        log_plants.cut_leaves_old_bytes,
+        in_a_folder(log_tests.test_a_cut_entry_does_not_come_back_behind_one_of_the_same_size),
+        SOON,
+    ),
+    Fault(
+        log_plants.cut_is_not_synced,
+        in_a_folder(log_tests.test_a_cut_entry_does_not_come_back_behind_one_of_the_same_size),
+    ),
+    Fault(
+        log_plants.torn_entry_is_taken, in_a_folder(log_tests.test_rot_behind_the_checkpoint_ends_the_log_there), SOON
+    ),
+    Fault(
+        log_plants.checkpoint_ahead_of_sync,
+        in_a_folder(log_tests.test_a_checkpoint_speaks_only_of_what_is_synced),
+        SOON,
+    ),
+    Fault(log_plants.checkpoint_forgets_the_members, log_in_memory),
+    Fault(log_plants.checkpoint_of_what_was_cut, in_a_folder(cut_below_checkpoint), SOON),
+    Fault(log_plants.restart_syncs_nothing, log_power_cuts, SOON),
+    Fault(log_plants.reset_in_two_steps, log_power_cuts),
+    Fault(log_plants.saved_commit_is_cut, in_a_folder(log_tests.test_what_is_committed_is_never_cut_off)),
+    Fault(log_plants.lost_tail_is_taken_as_the_end, lost_tail),
+    Fault(
+        log_plants.place_of_another_file_size,
+        in_a_folder(log_tests.test_members_with_other_file_sizes_refuse_each_other),
+    ),
+    Fault(
+        log_plants.node_acks_before_sync,
+        on_a_loop(node_tests.test_an_entry_is_committed_when_two_of_three_have_synced_it),
+    ),
+    Fault(log_plants.node_answers_before_the_vote_is_saved, on_a_loop(node_tests.test_a_vote_leaves_when_it_is_saved)),
 )
 
 

@@ -20,13 +20,16 @@ from cosmodrome.raft.log import LogFull, MemoryLog
 from cosmodrome.raft.messages import Base, EntryKind, HardState, Message, SyncPoint
 from cosmodrome.raft.options import RaftOptions
 from cosmodrome.raft.quorum import Membership
+from cosmodrome.raft.wire_messages import decode, encode
 from tests.simulation.raft_checks import Checks, Violation
 from tests.simulation.raft_disk import DiskLog, DiskState
+from tests.simulation.raft_files import FileLog
 
 BAD_TIMES_MS = 6_000
 HEALING_MS = 15_000
 RETRY_MS = 100
 ACTIONS = ("power", "kill", "partition", "heal", "pause", "full", "slow", "transfer", "members", "compact", "read")
+CHECKPOINT_SHARE = 0.3  # of the syncs
 
 
 @dataclass
@@ -44,7 +47,7 @@ class Member:
     def __init__(self, world: World, name: str, base: Base) -> None:
         self._world = world
         self.name = name
-        self.log = DiskLog(base)
+        self.log = DiskLog(base) if world.file_size is None else FileLog(base, world.file_size)
         self.log.check_append = world.checks.appended
         self.log.check_cut = self._cut
         self.log.check_base = world.checks.based
@@ -75,6 +78,7 @@ class Member:
         self._leading, self._saving, self._to_save, self._to_sync = None, None, None, None
         self._is_syncing = False
         self._sent = []
+        committed = self.log.reopen()
         raft = Raft(
             self.name,
             self.log,
@@ -85,6 +89,7 @@ class Member:
         )
         self.raft = raft
         self._checked = raft.commit
+        raft.state.commit_to(committed)
         self.pump()
 
     def die(self, *, by_power: bool) -> None:
@@ -206,13 +211,16 @@ class Member:
         point, self._to_sync = self._to_sync, None
         self._is_syncing = True
         self._world.maybe_cut_power(self)
-        self._later(self._world.sync_ms(self), self._synced, point, self.log.written)
+        assert point is not None
+        self._later(self._world.sync_ms(self), self._synced, point, self.log.begin_sync(point))
 
-    def _synced(self, point: SyncPoint, written: int) -> None:
-        self.log.sync(written)
+    def _synced(self, point: SyncPoint, begun: object) -> None:
+        self.log.end_sync(begun)
         self._is_syncing = False
         assert self.raft is not None
         self.raft.synced(point)
+        if self._world.file_size is not None and self._world.random.random() < CHECKPOINT_SHARE:
+            self.log.checkpoint(self.raft.commit)
         if self._to_sync is not None:
             self._sync()
 
@@ -240,6 +248,8 @@ class World:
         self._first_members = names
         spares = [f"n{number}" for number in range(len(names), len(names) + random.choice((0, 0, 1, 2)))]
         self.usual_sync_ms = random.choice((1, 3, 20, 60))
+        # Every other group has the real log on a disk of bytes, in files so small that they often end.
+        self.file_size = Random(f"files {seed}").choice((700, 1500, 4000)) if seed % 2 else None
         base = Base(-1, 0, Membership.of(names))
         self.checks = Checks(base)
         self.options = self._drawn_options(names)
@@ -297,6 +307,8 @@ class World:
 
     def send(self, message: Message) -> None:
         self.messages += 1
+        if self.file_size is not None:
+            message = decode("g", encode("g", message))
         chance = self.random.random
         if self._cut and (message.source, message.target) in self._cut:
             return

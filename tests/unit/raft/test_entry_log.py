@@ -397,6 +397,18 @@ def test_a_checkpoint_of_a_log_that_was_cut_meanwhile_is_not_written(tmp_path: P
     log.close()
 
 
+def test_a_log_that_was_cut_below_its_checkpoint_opens_as_it_was_cut(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    log.append(messages(0, 1, b"a", b"b", b"c"))
+    sync(log)
+    checkpoint(log, 0)
+    log.truncate(0)
+    log.close()
+    log = opened(tmp_path)
+    assert all_entries(log) == messages(0, 1, b"a")
+    log.close()
+
+
 @pytest.mark.parametrize("lost", ["data", "tail", "log-state"])
 def test_a_log_that_lost_what_was_on_disk_does_not_open(tmp_path: Path, lost: str) -> None:
     log = opened(tmp_path)

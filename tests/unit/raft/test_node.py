@@ -15,7 +15,7 @@ from cosmodrome.raft.entry_files import DiskFiles
 from cosmodrome.raft.entry_log import EntryLog, SyncJob
 from cosmodrome.raft.errors import NotLeader
 from cosmodrome.raft.log import LogFull
-from cosmodrome.raft.messages import AppendRequest, Message
+from cosmodrome.raft.messages import AppendRequest, HardState, Message, VoteRequest, VoteResponse
 from cosmodrome.raft.node import LeadershipLost, Node, RoleChange
 from cosmodrome.raft.options import RaftOptions
 from cosmodrome.raft.quorum import Membership
@@ -39,6 +39,7 @@ class Cluster:
         self.tasks: dict[str, asyncio.Task[None]] = {}
         self.commits: dict[str, list[int]] = {}
         self.roles: dict[str, list[RoleChange]] = {}
+        self.gates: list[threading.Event] = []  # opened in the end
         self.drop: Callable[[Message], bool] = lambda message: False
 
     def start(self, name: str) -> Node:
@@ -85,6 +86,8 @@ async def running(folder: Path, names: str = "abc") -> AsyncIterator[Cluster]:
     try:
         yield cluster
     finally:
+        for gate in cluster.gates:
+            gate.set()
         for name in names:
             if not cluster.tasks[name].done():
                 await cluster.stop(name)
@@ -100,7 +103,8 @@ async def until(condition: Callable[[], bool]) -> None:
 class Gate:
     """Syncs that wait until the test lets them go on, by the log they belong to."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._cluster = cluster
         self.closed: dict[int, threading.Event] = {}
         self.failing: set[int] = set()
         original = SyncJob.run
@@ -116,7 +120,8 @@ class Gate:
         monkeypatch.setattr(SyncJob, "run", run)
 
     def close(self, node: Node) -> None:
-        self.closed[id(node.log.files_lock)] = threading.Event()
+        event = self.closed[id(node.log.files_lock)] = threading.Event()
+        self._cluster.gates.append(event)
 
     def open(self, node: Node) -> None:
         self.closed.pop(id(node.log.files_lock)).set()
@@ -134,9 +139,9 @@ async def test_a_group_elects_a_leader_and_keeps_what_is_proposed(tmp_path: Path
         last = leader.log.last_index
         assert leader.commit == last
         await until(lambda: all(node.commit == last for node in cluster.nodes.values()))
+        await until(lambda: {one.match for one in leader.status().followers} == {last})
         status = leader.status()
         assert (status.role, status.commit, status.voters) == (Role.LEADER, last, ("a", "b", "c"))
-        assert {one.match for one in status.followers} == {last}
         bytes_ = {bytes(node.log.files[0].view[: node.log.end]) for node in cluster.nodes.values()}
         assert len(bytes_) == 1
         assert cluster.roles[leader.id][-1] == RoleChange(Role.LEADER, leader.term, leader.id)
@@ -151,7 +156,7 @@ async def test_an_entry_is_committed_when_two_of_three_have_synced_it(
         leader = await cluster.leader()
         await leader.wait(leader.propose([b"before"]))
         await until(lambda: all(node.commit == leader.commit for node in cluster.nodes.values()))
-        gate = Gate(monkeypatch)
+        gate = Gate(cluster, monkeypatch)
         slow, quick = (node for node in cluster.nodes.values() if node is not leader)
         gate.close(leader)
         gate.close(slow)
@@ -168,11 +173,45 @@ async def test_an_entry_is_committed_when_two_of_three_have_synced_it(
         await until(lambda: leader.status().synced == index)
 
 
+async def test_a_vote_leaves_when_it_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(tmp_path) as cluster:
+        leader = await cluster.leader()
+        await leader.wait(leader.propose([b"before"]))
+        voter = next(node for node in cluster.nodes.values() if node is not leader)
+        await until(lambda: voter.commit == leader.commit)
+        gate, saved, votes, early = threading.Event(), cluster.votes[voter.id], 0, 0
+        cluster.gates.append(gate)
+
+        def save(self: HardStateFile, state: HardState) -> None:
+            if self is saved:
+                gate.wait(PATIENCE_SECONDS)
+            original(self, state)
+
+        def count(message: Message) -> bool:
+            nonlocal votes, early
+            if isinstance(message, VoteResponse) and message.source == voter.id and not message.is_pre:
+                votes += message.is_granted
+                early += saved.hard_state.term < message.term
+            return False
+
+        original = HardStateFile.save
+        monkeypatch.setattr(HardStateFile, "save", save)
+        cluster.drop = count
+        term = leader.term
+        voter.receive(VoteRequest(leader.id, voter.id, term + 1, leader.log.last_index, term, False, True))
+        await until(lambda: voter.term == term + 1)
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        gate.set()
+        await until(lambda: votes > 0)
+        assert not early
+
+
 async def test_a_failed_sync_ends_the_member(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(tmp_path) as cluster:
         leader = await cluster.leader()
         await leader.wait(leader.propose([b"before"]))
-        gate = Gate(monkeypatch)
+        gate = Gate(cluster, monkeypatch)
         cluster.cut = set("abc") - {leader.id}
         gate.fail(leader)
         waiter = leader.wait(leader.propose([b"m"]))
