@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cosmodrome import ConsumeFrom, Message, Producer, PushConsumer, ReceivedMessage
-from cosmodrome.broker import metadata_sync, promotion
+from cosmodrome.broker import metadata_sync, promotion, stepping_down
 from cosmodrome.broker.broker import Broker
 from cosmodrome.broker.roles import Role, Roles, role_of
 from cosmodrome.client import routes
@@ -263,6 +263,47 @@ async def test_a_stale_master_follows_the_one_that_was_promoted_by_force(pair: P
     assert list((pair.master._root / "commitlog.bad").iterdir()), "what only it had is kept aside"
     await pair.send(1)
     await pair.caught_up()
+
+
+async def test_a_stale_master_that_has_nothing_of_its_own_steps_down_by_itself(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(stepping_down, "LOOK_MS", 20)
+    looking = asyncio.create_task(stepping_down.SteppingDown(pair.master, pair.caller).run())
+    try:
+        await pair.send(2)
+        forced = await ask(pair, pair.slave, RequestCode.PROMOTE_BROKER, Promote(is_force=True))
+        assert forced.code == ResponseCode.SUCCESS, forced.remark
+        pair.master.registration.topics_changed()
+        await until(lambda: pair.master.is_slave)
+        await follows(pair.master)
+    finally:
+        looking.cancel()
+    await pair.send(1)
+    await pair.caught_up()
+    assert not (pair.master._root / "commitlog.bad").exists(), "nothing was cut"
+    assert any("stale master steps down: broker=broker-a" in line for line in caplog.messages)
+
+
+async def test_a_stale_master_with_messages_of_its_own_waits_for_an_operator(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(stepping_down, "LOOK_MS", 20)
+    host = pair.master.packed_address
+    await pair.send(2)
+    await pair.caught_up()
+    pair.master.replicas.cut_off()
+    pair.master.store.append(StoreMessage(TOPIC, 0, b"only here", "", 0, 0, 0, host, host))
+    looking = asyncio.create_task(stepping_down.SteppingDown(pair.master, pair.caller).run())
+    try:
+        forced = await ask(pair, pair.slave, RequestCode.PROMOTE_BROKER, Promote(is_force=True))
+        assert forced.code == ResponseCode.SUCCESS, forced.remark
+        pair.master.registration.topics_changed()
+        await until(lambda: any("bytes that" in line and "admin demote" in line for line in caplog.messages))
+        assert not pair.master.is_slave
+        assert not takes_messages(pair.master)
+    finally:
+        looking.cancel()
 
 
 async def test_roles_given_at_run_time_count_at_the_next_starts(

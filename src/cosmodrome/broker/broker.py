@@ -39,6 +39,7 @@ from cosmodrome.broker.request_modes import RequestModes
 from cosmodrome.broker.roles import Role, Roles, role_of, with_role
 from cosmodrome.broker.settling import Settling
 from cosmodrome.broker.statistics import SAMPLE_MS, Statistics
+from cosmodrome.broker.stepping_down import SteppingDown
 from cosmodrome.broker.tables import SavedTable
 from cosmodrome.broker.timers import Timers
 from cosmodrome.broker.topics import TIMER_TOPIC, Topics, check_tables
@@ -498,6 +499,7 @@ class Broker:
         yield self.timers.run()
         yield self.transactions.run()
         yield self.revives.run()
+        yield SteppingDown(self, self._caller).run()
 
     def _close_store(self) -> list[str]:
         """Close the store; return what went wrong with its disk, now or before."""
