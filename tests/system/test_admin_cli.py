@@ -26,7 +26,7 @@ from cosmodrome.testing import Cluster
 
 TOPIC, GROUP, CLUSTER = "orders", "billing", "DefaultCluster"
 QUEUES = 2
-ELSEWHERE = {"promote", "demote"}  # tests/system/test_promotion.py
+ELSEWHERE = {"promote", "demote", "raftStatus", "transferLeader"}  # test_promotion.py and test_raft_groups.py
 DRY = {
     "deleteTopic",
     "deleteSubGroup",
