@@ -255,14 +255,17 @@ class FactsAdmin(TopicsAdmin, GroupsAdmin, ClientsAdmin, BrokersAdmin):
     ) -> dict[str, Consumers]:
         """Return who is in each group: one broker is asked, that on which it is farthest behind, else any that has it.
 
-        Members are connected to every broker that they consume from.
+        Members are connected to every broker that they consume from. A group that brokers said to be without members,
+        with its progress, is not asked about again.
         """
+        empty = {group: Consumers(group) for group, one in progress.items() if one.clients == 0}
         by_name = {node.broker_name: node for node in masters}
         where = {one.config.name: one.node for one in configs}
         where |= {group: node for group, one in progress.items() if (node := _busiest(one, by_name)) is not None}
-        asked = [(group, node) for group, node in where.items() if not group.startswith(SYSTEM_GROUP_PREFIX)]
+        wanted = (group for group in where if group not in empty and not group.startswith(SYSTEM_GROUP_PREFIX))
+        asked = [(group, where[group]) for group in wanted]
         found = await asyncio.gather(*(self._members_on(group, node) for group, node in asked))
-        return {group: one for (group, _), one in zip(asked, found, strict=True) if one is not None}
+        return empty | {group: one for (group, _), one in zip(asked, found, strict=True) if one is not None}
 
     async def _members_on(self, group: str, node: BrokerNode) -> Consumers | None:
         header = ConsumerGroupHeader(group)

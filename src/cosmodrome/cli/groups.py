@@ -37,7 +37,7 @@ GROUPS = Schema(
         Column("lag", "Messages that it has not consumed.", right=True),
         Column("lagSeconds", "How old the last message is that it consumed, where messages wait.", "LAG-S", right=True),
         Column("tps", "Messages that it consumes in a second.", right=True),
-        Column("members", "Connected members; with --members.", right=True),
+        Column("members", "Connected members, if the brokers say so.", right=True),
         Column("inflight", "Messages that members hold and have not committed.", right=True, wide=True),
         Column("retries", "How often a message is tried again.", right=True, wide=True),
         Column("enabled", "Whether it may consume.", wide=True),
@@ -81,46 +81,38 @@ def groups() -> None:
 @pattern_argument
 @click.option("--system", is_flag=True, help="Also groups of brokers and tools.")
 @click.option("--behind", type=click.IntRange(0), metavar="N", help="Only groups with more than N messages to consume.")
-@click.option("--members", is_flag=True, help="Also count members; each group is asked about.")
 @cluster_option
 @access_options
 @rows(GROUPS)
-def list_groups(
-    pattern: re.Pattern[str], system: bool, behind: int | None, members: bool, cluster: str, access: Access
-) -> Partial:
+def list_groups(pattern: re.Pattern[str], system: bool, behind: int | None, cluster: str, access: Access) -> Partial:
     """List the consumer groups whose names match REGEX, with their lag."""
 
-    async def look(admin: Admin) -> tuple[GroupConfigs, AllProgress, dict[str, Consumers]]:
+    async def look(admin: Admin) -> tuple[GroupConfigs, AllProgress]:
         configs, progress = await asyncio.gather(
             admin.group_configs(cluster=cluster), admin.all_progress(cluster=cluster)
         )
-        return configs, progress, await admin.all_members(configs, progress) if members else {}
+        return configs, progress
 
-    configs, progress, found = ask(access, look)
+    configs, progress = ask(access, look)
     by_name = {one.config.name: one.config for one in configs.groups}
     ahead = {one.group: one for one in progress.groups}
     names = sorted(
         name for name in {*by_name, *ahead} if pattern.search(name) and (system or not is_system_group(name))
     )
     now_ms = int(time.time() * 1_000)
-    made = [
-        _group_row(name, by_name.get(name), ahead.get(name, GroupProgress(name)), found.get(name), now_ms)
-        for name in names
-    ]
+    made = [_group_row(name, by_name.get(name), ahead.get(name, GroupProgress(name)), now_ms) for name in names]
     wanted = [row for row in made if behind is None or row["lag"] > behind]
     return Partial(wanted, problems({*configs.unanswered, *progress.unanswered}))
 
 
-def _group_row(
-    name: str, config: GroupConfig | None, progress: GroupProgress, members: Consumers | None, now_ms: int
-) -> Row:
+def _group_row(name: str, config: GroupConfig | None, progress: GroupProgress, now_ms: int) -> Row:
     return {
         "group": name,
         "topics": len({one.topic for one in progress.queues if not one.topic.startswith(RETRY_PREFIX)}),
         "lag": progress.lag,
         "lagSeconds": max((lag_seconds(one, now_ms) or 0 for one in progress.queues), default=0),
         "tps": progress.tps,
-        "members": len(members.clients) if members is not None else None,
+        "members": progress.clients,
         "inflight": progress.inflight,
         "retries": config.retry_max_times if config is not None else None,
         "enabled": config.consume_enable if config is not None else None,
