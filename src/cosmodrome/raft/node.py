@@ -105,6 +105,7 @@ class Node:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._threads = ThreadPoolExecutor(3, thread_name_prefix=f"raft {member}")
         self._done: asyncio.Future[None] | None = None
+        self._is_stopped = False
         self._reported = RoleChange(Role.FOLLOWER, -1, None)
         self._commit = entry_log.base.index
         self._is_pump_due = False
@@ -122,6 +123,8 @@ class Node:
 
     async def run(self) -> None:
         """Take part in the group until `stop`; raise when the disk fails."""
+        if self._is_stopped:
+            return
         loop = self._loop = asyncio.get_running_loop()
         self._done = loop.create_future()
         raft = Raft(
@@ -167,7 +170,8 @@ class Node:
         log.info("Raft member stopped: member=%s term=%d commit=%d", self.id, raft.term, raft.commit)
 
     def stop(self) -> None:
-        """End `run`."""
+        """End `run`, also one that has not begun."""
+        self._is_stopped = True
         if self._done is not None and not self._done.done():
             self._done.set_result(None)
 

@@ -335,3 +335,13 @@ async def test_a_burst_needs_few_syncs_and_few_messages(tmp_path: Path, monkeypa
         await until(lambda: all(node.status().synced == leader.log.last_index for node in cluster.nodes.values()))
         assert appends <= 20  # one to each follower, if nothing was slow
         assert syncs <= 20
+
+
+async def test_a_node_that_is_stopped_before_it_runs_does_not_run(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, "a")
+    node = cluster.start("a")
+    node.stop()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await cluster.tasks["a"]
+    assert node.status().role is Role.FOLLOWER
+    await cluster.stop("a")
