@@ -10,10 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from cosmodrome import AclHook, ConsumeFrom, LitePullConsumer, Message, Producer, PushConsumer, ReceivedMessage
 from cosmodrome.access.gate import Gate
 from cosmodrome.broker.broker import Broker
+from cosmodrome.cli.main import main
 from cosmodrome.clock import SystemClock
 from cosmodrome.codes import RequestCode, ResponseCode
 from cosmodrome.config import (
@@ -270,6 +272,27 @@ async def test_an_administrator_sees_the_accounts_without_secrets_and_changes_no
             assert "never over the wire" in str(refused.remark)
             assert "Need admin permission" in str((await cluster.ask(code, APP)).remark)
         assert cluster.accounts.read_text() == ACCOUNTS
+
+
+async def test_an_operator_lists_the_accounts_with_a_verb(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as cluster:
+        keys = {"ROCKETMQ_ACCESS_KEY": ADMIN.access_key, "ROCKETMQ_SECRET_KEY": ADMIN.secret_key}
+        runner, namesrv = CliRunner(env=keys), cluster.name_server.address
+
+        async def rows(verb: str) -> list[dict[str, object]]:
+            shown = await asyncio.to_thread(runner.invoke, main, ["admin", verb, "-n", namesrv, "-o", "json"])
+            assert shown.exit_code == 0, shown.output
+            assert "hunter2" not in shown.output
+            found: list[dict[str, object]] = json.loads(shown.stdout)
+            return found
+
+        accounts = await rows("getAclConfig")
+        assert [(one["accessKey"], one["admin"]) for one in accounts] == [
+            (ADMIN.access_key, True),
+            (APP.access_key, False),
+        ]
+        assert accounts[1]["topicPerms"] == ["orders=PUB|SUB", "audit=PUB"]
+        assert [one["key"] for one in await rows("clusterAclConfigVersion")] == [str(cluster.accounts)]
 
 
 async def test_a_slave_with_an_account_follows_its_guarded_master(tmp_path: Path) -> None:

@@ -26,7 +26,8 @@ from cosmodrome.testing import Cluster
 
 TOPIC, GROUP, CLUSTER = "orders", "billing", "DefaultCluster"
 QUEUES = 2
-ELSEWHERE = {"promote", "demote", "raftStatus", "transferLeader"}  # test_promotion.py and test_raft_groups.py
+# test_promotion.py, test_raft_groups.py, test_acl.py
+ELSEWHERE = {"promote", "demote", "raftStatus", "transferLeader", "getAclConfig", "clusterAclConfigVersion"}
 DRY = {
     "deleteTopic",
     "deleteSubGroup",

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     )
     from cosmodrome.admin.raft import RaftNode
     from cosmodrome.admin.results import (
+        Account,
+        AccountsOfBroker,
+        AccountsOfBrokers,
         AllProducers,
         AllProgress,
         BrokerNode,
@@ -57,6 +60,7 @@ else:
             "cosmodrome.admin.door": ("Admin BlockingAdmin"),
             "cosmodrome.admin.raft": ("RaftNode"),
             "cosmodrome.admin.results": (
+                "Account AccountsOfBroker AccountsOfBrokers "
                 "AllProducers AllProgress BrokerNode BrokerTable BrokerTables ClientInfo Cluster "
                 "Consumers Done Epochs GroupConfigs GroupOnBroker GroupProgress HaStatus HaStatuses "
                 "Lateness Producers QueueLateness QueuePage QueueProgress QueueReset QueueStatus "
@@ -67,6 +71,9 @@ else:
     )
 
 __all__ = [
+    "Account",
+    "AccountsOfBroker",
+    "AccountsOfBrokers",
     "Admin",
     "AllProducers",
     "AllProgress",

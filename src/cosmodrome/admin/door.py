@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cosmodrome.admin.accounts import AccountsAdmin
 from cosmodrome.admin.brokers import BrokersAdmin
 from cosmodrome.admin.clients import ClientsAdmin
 from cosmodrome.admin.dead_letters import DeadLettersAdmin
@@ -16,6 +17,7 @@ from cosmodrome.client.blocking.face import Face, like, shows, waits
 
 
 class Admin(
+    AccountsAdmin,
     FactsAdmin,
     DeadLettersAdmin,
     TopicsAdmin,
@@ -47,6 +49,8 @@ class BlockingAdmin(Face[Admin]):
     @like(Admin)
     def __init__(self) -> None: ...
 
+    account_versions = waits(Admin.account_versions)
+    accounts = waits(Admin.accounts)
     add_write_permission = waits(Admin.add_write_permission)
     now_ms = shows(Admin, lambda behind: behind.now_ms)
     all_members = waits(Admin.all_members)

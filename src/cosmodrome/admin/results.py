@@ -294,6 +294,36 @@ class QueuePage:
 
 
 @dataclass(frozen=True, slots=True)
+class Account:
+    """An account of a broker with ACL, without its secret; permissions are those of plain_acl.yml."""
+
+    access_key: str
+    is_admin: bool = False
+    default_topic_perm: str = ""
+    default_group_perm: str = ""
+    topic_perms: tuple[str, ...] = ()
+    group_perms: tuple[str, ...] = ()
+    white_addresses: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AccountsOfBroker:
+    """The accounts of one broker, and the addresses from which nobody needs one."""
+
+    node: BrokerNode
+    accounts: tuple[Account, ...]
+    white_addresses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AccountsOfBrokers:
+    """The accounts of several brokers."""
+
+    brokers: tuple[AccountsOfBroker, ...]
+    unanswered: tuple[Unanswered, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
     """Where something was changed; `detail` is what came of it, such as `3 topics`."""
 

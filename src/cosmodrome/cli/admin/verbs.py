@@ -61,6 +61,8 @@ VERBS: dict[str, Verb] = {
     "demote": Verb("Brokers", "roles", "Make a stale master a slave."),
     "raftStatus": Verb("Brokers", "raft", "Show the members of Raft groups, and how far each log is."),
     "transferLeader": Verb("Brokers", "raft", "Let another member lead a Raft group."),
+    "getAclConfig": Verb("Accounts", "accounts", "Show the accounts of brokers with ACL, without secrets."),
+    "clusterAclConfigVersion": Verb("Accounts", "accounts", "Show which state of the files of accounts is in force."),
     "getNamesrvConfig": Verb("Name servers", "name_servers", "Show the settings of every name server."),
     "updateNamesrvConfig": Verb(
         "Name servers", "name_servers", "Change a setting of every name server until its next start."
@@ -128,8 +130,6 @@ NOT_HERE: dict[str, str] = {
             "updateAclConfig",
             "deleteAclConfig",
             "updateGlobalWhiteAddr",
-            "getAclConfig",
-            "clusterAclConfigVersion",
         ),
         "users and rules are kept in the broker's ACL file, which it reads again when it changes",
     ),
