@@ -596,17 +596,7 @@ class MessageStore:
         self._batch = None
         if self._raw is not None:
             end = min(end, self._raw.whole_end)
-        heads: list[RecordHead] = []
-
-        def visit(head: RecordHead) -> None:
-            heads.append(head)
-            if len(heads) == _ENTERED_RECORDS:
-                self._dispatcher.dispatch_records(heads)
-                heads.clear()
-
-        end = self._log.scan(self._dispatcher.end, end, visit, verify=False)
-        self._dispatcher.dispatch_records(heads)
-        self._dispatcher.end = end
+        self._dispatcher.end = self._log.scan_together(self._dispatcher.end, end, self._dispatcher.dispatch_records)
 
     def _failed_to_enter(self, error: OSError) -> None:
         """A full disk passes, and what is in the log is stored: whoever were told else would send it again."""
@@ -1133,7 +1123,6 @@ class MessageStore:
 
 
 _ENTERED_BYTES = 32 * KIB  # of the log, entered in one step
-_ENTERED_RECORDS = 500  # whose heads are held at once
 _SUMS_EVERY_BYTES = 64 * MIB  # of the log: what the start after a kill enters again
 _new_tuple = tuple.__new__  # half the time of calling the NamedTuple
 _TRANSACTION = SysFlag.TRANSACTION_MASK

@@ -33,6 +33,8 @@ _MESSAGE = 0  # the kind of an entry whose record is a message; others belong to
 _PLACE = struct.Struct(">q")
 _PLACE_AT = 28  # in a record: its physical offset
 
+HEADS_AT_ONCE = 500
+
 
 class Entries(Protocol):
     """The log of a Raft group, as the store sees it; its positions count bytes."""
@@ -173,6 +175,19 @@ class RaftCommitLog(CommitLog):
             self.last = max(self.last, head.physical_offset)
             visit(head)
         return scanned
+
+    def scan_together(self, begin: int, end: int, visit: Callable[[list[RecordHead]], None]) -> int:
+        heads: list[RecordHead] = []
+
+        def collect(head: RecordHead) -> None:
+            heads.append(head)
+            if len(heads) == HEADS_AT_ONCE:
+                visit(heads[:])
+                heads.clear()
+
+        stopped = self.scan(begin, end, collect, verify=False)
+        visit(heads)
+        return stopped
 
     def _walk(self, begin: int, end: int) -> Iterator[tuple[int, int, RecordHead | None]]:
         """Yield each whole entry of [begin, end): its place, where the next one is, and the head of its message."""
