@@ -128,6 +128,8 @@ def up(
             "starts knows no master. Start `cosmodrome broker` with this file"
         )
     _check_own_credentials(setup.security)
+    if replicas > 1:
+        _check_slaves(setup)
     namesrv_config = NameServerConfig(
         bind_address=setup.broker.bind_address,
         listen_port=namesrv_port,
@@ -158,6 +160,17 @@ def _check_own_credentials(security: SecurityConfig) -> None:
             "aclEnable=true guards the name server of `cosmodrome up`, too, so its broker needs an account: set "
             'innerClientAuthenticationCredentials={"accessKey": "…", "secretKey": "…"} to one with admin: true'
         )
+
+
+def _check_slaves(setup: _BrokerSetup) -> None:
+    """Refuse masters that would not let their own slaves copy the log."""
+    if setup.security.acl_enable and not setup.replication.ha_allowed_addresses.strip():
+        raise ConfigError(
+            "--replicas 2 with aclEnable=true needs haAllowedAddresses: set it to the address of the slaves, which is "
+            f"{advertised_host(setup.broker.bind_address)}"
+        )
+    if setup.security.tls_server_mode is TlsMode.ENFORCING and not setup.replication.ha_tls_enable:
+        raise ConfigError("--replicas 2 with tls.server.mode=enforcing needs haTlsEnable=true: slaves speak TLS, too")
 
 
 class _Processes(NamedTuple):

@@ -120,6 +120,23 @@ def test_up_refuses_what_is_for_one_broker_alone(tmp_path: Path, setting: str, w
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ("tls.server.mode=enforcing", "its broker needs tls.enable=true"),
+        ("tls.server.mode=enforcing\ntls.enable=true", "needs haTlsEnable=true"),
+        ("aclEnable=true", "innerClientAuthenticationCredentials"),
+        ("aclEnable=true\ninnerClientAuthenticationCredentials={}", "needs haAllowedAddresses: set it to"),
+    ],
+)
+def test_up_refuses_security_that_keeps_its_own_brokers_out(tmp_path: Path, lines: str, words: str) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"{lines}\n")
+    done = invoked(*UP, str(tmp_path / "data"), "-c", str(conf), "--replicas", "2")
+    assert (done.exit_code, words in done.output) == (1, True), done.output
+    assert not (tmp_path / "data").exists()
+
+
 @pytest.mark.parametrize("command", [[*BROKER, "{store}"], [*UP, "{store}"]])
 def test_a_setting_that_cannot_be_kept_stops_the_start(tmp_path: Path, command: list[str]) -> None:
     store, conf = tmp_path / "store", tmp_path / "broker.conf"
