@@ -124,7 +124,7 @@ class FactsAdmin(TopicsAdmin, GroupsAdmin, ClientsAdmin, BrokersAdmin):
     """The part of `Admin` that looks at everything at once."""
 
     async def facts(self, *, sample_seconds: float = SAMPLE_SECONDS) -> Facts:
-        """Look at name servers, brokers, topics, groups and their members; groups twice, `sample_seconds` apart."""
+        """Look at everything: groups twice, `sample_seconds` apart, or once if that is 0."""
         self._require_running()
         name_servers = tuple(await asyncio.gather(*map(self._look_at_name_server, self._name_servers)))
         nodes = (await self.cluster()).brokers
@@ -142,7 +142,9 @@ class FactsAdmin(TopicsAdmin, GroupsAdmin, ClientsAdmin, BrokersAdmin):
         elsewhere = await asyncio.gather(*map(self._find_elsewhere, silent))
         await asyncio.sleep(max(sample_seconds - (loop.time() - began), 0))
         routed = await self.topic_names()  # after a while: a new topic is registered a moment after it is made
-        progress = {one.group: one for one in (await self.all_progress()).groups} if masters else {}
+        progress = earlier
+        if masters and sample_seconds:
+            progress = {one.group: one for one in (await self.all_progress()).groups}
         running, more_left_out = await self._running_of(progress, members, masters)
         return Facts(
             now_ms=self._clock.now_ms(),
