@@ -19,6 +19,8 @@ from cosmodrome.broker.broker import Broker
 from cosmodrome.cli.raft_processes import free_ports
 from cosmodrome.config import BrokerConfig, RaftConfig
 from cosmodrome.errors import ClientError, ConfigError
+from cosmodrome.raft.node import RoleChange
+from cosmodrome.raft.state import Role
 from cosmodrome.testing.daemons import SMALL_STORE, running, running_name_server
 from cosmodrome.wire import fastjson
 from tests.system.daemons import cosmodrome, cosmodrome_json, up
@@ -172,7 +174,9 @@ async def test_the_port_of_the_members_that_is_in_use_is_told_with_its_key(tmp_p
         broker.group.member.close()
 
 
-async def test_a_group_of_one_serves_what_it_has_after_a_restart(tmp_path: Path) -> None:
+async def test_a_group_of_one_serves_what_it_has_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with running_name_server() as name_server:
         for life in range(2):
             broker = single(tmp_path, name_server.address, *free_ports("127.0.0.1", 1))
@@ -184,3 +188,9 @@ async def test_a_group_of_one_serves_what_it_has_after_a_restart(tmp_path: Path)
                 sent = await producer.send(Message("orders", b"%d" % life), MessageQueue("orders", "broker-a", 0))
                 assert sent.queue_offset == life
                 assert broker.store.max_offset("orders", 0) == life + 1, "an acknowledged message is visible"
+                term = broker.registration_version.state_version
+                assert term == broker.group_role.term == life + 1
+                assert broker.group is not None
+                monkeypatch.setattr(broker.group.member.node, "_reported", RoleChange(Role.FOLLOWER, term + 1, "n1"))
+                assert broker.registration_version.state_version == term, "it does not take its successor's place"
+                monkeypatch.undo()

@@ -819,7 +819,7 @@ class Broker:
     @property
     def registration_version(self) -> DataVersion:
         """The version of the topics that name servers are told; a promotion raises it."""
-        term = self.store.epochs.term if self.group is None else self.group.member.node.term
+        term = self.store.epochs.term if self.group_role is None else self.group_role.term
         return dataclasses.replace(self.topics.data_version, state_version=term)
 
     def _registration_body(self) -> RegisterBrokerBody:

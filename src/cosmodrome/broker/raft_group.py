@@ -216,6 +216,7 @@ class GroupRole:
         self._group = group
         self._news = asyncio.Event()
         self._leads_term: int | None = None  # in which this broker is the master
+        self._elected_in = 0  # the term in which it became the master last
         self._is_slave = False  # and registered as one
         self._leader: str | None = None  # the last other member that led
         self._led = asyncio.Event()  # this broker became the master
@@ -250,6 +251,14 @@ class GroupRole:
             if broker.is_slave and broker.registration.master is None:
                 broker.registration.topics_changed()
                 await broker.registration.announce()
+
+    @property
+    def term(self) -> int:
+        """The term to register with: of a master the one it was elected in, though it may have heard of a later one.
+
+        With that one, a leader that was deposed while it slept would take the place of its successor.
+        """
+        return self._group.member.node.term if self._broker.is_slave else self._elected_in
 
     def _leads_in(self, term: int) -> bool:
         node = self._group.member.node
@@ -293,6 +302,7 @@ class GroupRole:
             broker.promotion.settle_in(self._group.role)
             return
         self._leads_term, self._is_slave = term, False
+        self._elected_in = term
         broker.store.lead()
         broker.topics.add_reserved()
         broker.restore_topics()
