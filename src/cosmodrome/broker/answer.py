@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
 
 from cosmodrome.broker.processors import (
     accounts,
@@ -220,13 +220,13 @@ def answer(broker: Broker, connection: Connection, command: Command) -> Answerin
         answering = broker.processors.get(command.code, unsupported)(broker, connection, command)
     except Exception as error:
         return failed(connection, command, error)
-    return answering if type(answering) is Command else _finish(connection, command, answering)
+    return answering if isinstance(answering, Command) else _finish(connection, command, answering)
 
 
-async def _finish(connection: Connection, command: Command, answering: Answering) -> Command:
+async def _finish(connection: Connection, command: Command, answering: Coroutine[Any, Any, Command]) -> Command:
     """Await the reply of a request that may have to wait."""
     try:
-        return await completed(answering)
+        return await answering
     except Exception as error:
         return failed(connection, command, error)
 

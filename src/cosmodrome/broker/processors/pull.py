@@ -15,7 +15,7 @@ from cosmodrome.errors import (
     SubscriptionOutdated,
 )
 from cosmodrome.model import MASTER_ID, RETRY_PREFIX, GroupConfig, Perm, Subscription, TopicConfig
-from cosmodrome.net.connection import Connection
+from cosmodrome.net.connection import Answering, Connection, completed
 from cosmodrome.store.message import GetStatus, ReadResult
 from cosmodrome.store.queue_reader import MAX_PULL_BYTES
 from cosmodrome.wire.command import Command
@@ -44,28 +44,63 @@ OFFSET_RESET = "OFFSET_RESET"
 MAX_HOLD_MS = 60_000  # clients ask for 15 or 20 s; a dead one must not keep its place for longer than this
 
 
-async def pull_message(broker: Broker, connection: Connection, command: Command) -> Command:
+def pull_message(broker: Broker, connection: Connection, command: Command) -> Answering:
     """PULL_MESSAGE: the stored records from an offset on; with nothing there, wait for the next one."""
     request = PullMessage.decode(command)
     broker.check_permission(Perm.READ)
     group = broker.groups.group(request.consumer_group)
     _check_readable(request, group, broker.topics.topic(request.topic))
     expression = request.subscription or ""
-    is_long = len(expression) > LONG_EXPRESSION
-    if is_long:
-        _commit(broker, request)  # now: a newer offset may come while the expression is compiled
-        await prepare(broker.lane, expression, request.expression_type)
+    if len(expression) > LONG_EXPRESSION:
+        return _pull_prepared(broker, connection, command, request, group, expression)
     wanted = _wanted(broker, request, group)
-    if not is_long:
-        _commit(broker, request)
+    _commit(broker, request)
+    return _pull(broker, connection, command, request, group, wanted)
+
+
+async def _pull_prepared(
+    broker: Broker,
+    connection: Connection,
+    command: Command,
+    request: PullMessage,
+    group: GroupConfig,
+    expression: str,
+) -> Command:
+    """Pull by an expression that takes long to compile."""
+    _commit(broker, request)  # now: a newer offset may come while the expression is compiled
+    await prepare(broker.lane, expression, request.expression_type)
+    wanted = _wanted(broker, request, group)
+    return await completed(_pull(broker, connection, command, request, group, wanted))
+
+
+def _pull(
+    broker: Broker, connection: Connection, command: Command, request: PullMessage, group: GroupConfig, wanted: Wanted
+) -> Answering:
     result = _read(broker, request, request.queue_offset, wanted)
     code = _code(request, result)
-    place = (request.consumer_group, request.topic, request.queue_id)
-    if code == _NOT_FOUND and request.sys_flag & PullFlag.SUSPEND and not broker.offsets.has_reset(*place):
-        result = await _read_arriving(broker, connection, request, wanted)
-        code = _code(request, result)
+    if code == _NOT_FOUND and request.sys_flag & PullFlag.SUSPEND and not broker.offsets.has_reset(*_place(request)):
+        return _pull_arriving(broker, connection, command, request, group, wanted)
+    return _reply(broker, connection, command, request, group, result)
+
+
+async def _pull_arriving(
+    broker: Broker, connection: Connection, command: Command, request: PullMessage, group: GroupConfig, wanted: Wanted
+) -> Command:
+    result = await _read_arriving(broker, connection, request, wanted)
+    return _reply(broker, connection, command, request, group, result)
+
+
+def _reply(
+    broker: Broker,
+    connection: Connection,
+    command: Command,
+    request: PullMessage,
+    group: GroupConfig,
+    result: ReadResult,
+) -> Command:
+    code = _code(request, result)
     # A pull whose client is gone must not take it: nobody would hear of it.
-    if not connection.closed and (reset := broker.offsets.take_reset(*place)) is not None:
+    if not connection.closed and (reset := broker.offsets.take_reset(*_place(request))) is not None:
         header = PullReply(MASTER_ID, reset, result.min_offset, result.max_offset)
         return command.reply(ResponseCode.PULL_OFFSET_MOVED, header, remark=OFFSET_RESET)
     if result.count:
@@ -79,6 +114,10 @@ async def pull_message(broker: Broker, connection: Connection, command: Command)
         if code == _OFFSET_MOVED:
             code, header.suggest_which_broker_id = ResponseCode.PULL_RETRY_IMMEDIATELY, group.broker_id
     return command.reply(code, header, _body(result), remark=result.status)
+
+
+def _place(request: PullMessage) -> tuple[str, str, int]:
+    return request.consumer_group, request.topic, request.queue_id
 
 
 def _check_readable(request: PullMessage, group: GroupConfig, topic: TopicConfig) -> None:
