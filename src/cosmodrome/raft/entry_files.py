@@ -26,6 +26,8 @@ from cosmodrome.raft.quorum import Membership
 DATA, INDEX = "data", "index"
 LOG_STATE = "log-state"
 CHECKPOINT = "checkpoint"
+SPARE = "spare"  # room for a small file on a full disk
+SPARE_BYTES = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,7 @@ class DiskFiles:
         except BlockingIOError as error:
             os.close(self._lock)
             raise StoreError(f"{folder} is in use by another broker; give each member a folder of its own") from error
+        self._keep_spare()
 
     def open_all(self, kind: str, size: int) -> list[MappedFile]:
         if kind == INDEX:
@@ -139,14 +142,28 @@ class DiskFiles:
 
     def replace(self, name: str, data: bytes) -> None:
         aside = self.folder / f"{name}.tmp"
+        try:
+            self._write(aside, data)
+        except OSError as error:
+            if error.errno not in disk.NO_ROOM:
+                raise
+            (self.folder / SPARE).unlink(missing_ok=True)  # a full disk must not keep old files from going
+            self._write(aside, data)
+        os.replace(aside, self.folder / name)
+        sync_directory(self.folder)
+
+    def _write(self, aside: Path, data: bytes) -> None:
         fd = disk.open_file(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
             disk.write_all(fd, data, 0)
-            disk.sync(fd)
+            disk.sync_new(fd)
         finally:
             os.close(fd)
-        os.replace(aside, self.folder / name)
-        sync_directory(self.folder)
+
+    def _keep_spare(self) -> None:
+        """Take room for a small file, which is needed when there is no more."""
+        with suppress(OSError):
+            self._write(self.folder / SPARE, bytes(SPARE_BYTES))
 
     def close(self) -> None:
         with suppress(OSError):

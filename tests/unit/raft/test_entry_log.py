@@ -333,6 +333,24 @@ def test_a_full_disk_refuses_entries_and_takes_them_later(tmp_path: Path, number
         again.close()
 
 
+def test_on_a_full_disk_the_oldest_file_can_still_go(tmp_path: Path) -> None:
+    with FaultyDisk(tmp_path, watch=False) as disk:
+        log = opened(tmp_path / "log")
+        for index in range(4):
+            log.append(messages(index, 1, bytes(600)))
+        sync(log)
+        disk.fault = Fault(0, errno.ENOSPC, kinds=frozenset({Kind.WRITE}))
+        file = log.take_first(3)
+        assert file is not None
+        file.delete()
+        assert log.first_index == 1
+        assert disk.fault.has_struck
+        log.close()
+        again = opened(tmp_path / "log")
+        assert (again.first_index, again.last_index) == (1, 3)
+        again.close()
+
+
 def test_a_disk_that_fails_is_no_full_disk(tmp_path: Path) -> None:
     with FaultyDisk(tmp_path, watch=False) as disk:
         log = opened(tmp_path / "log")
