@@ -29,6 +29,7 @@ TOPICS = ("orders", "bills", "letters")
 MAX_WORKING_SECONDS = 0.5
 MAX_STARTING_SECONDS = 0.5
 STARTING_SHARE = 0.25  # of the kills that come before the broker is ready
+LEAST_KNOWN = 20  # messages that were acknowledged: without them a kill shows nothing
 LOOKED_UP = 20  # messages asked for by key and by id after each start, the newest and some others
 CALL_TIMEOUT_MS = 10_000
 
@@ -105,6 +106,8 @@ class BrokerLives:
                 asyncio.ensure_future(self._send(producer, Random(self.random.random()))) for _ in range(SENDERS)
             ]
             await asyncio.sleep(self.random.uniform(0, MAX_WORKING_SECONDS))
+            while len(self.known) < LEAST_KNOWN and not all(one.done() for one in senders):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)  # the first lives, on a machine too busy to answer at once
             daemon.kill()
             await asyncio.gather(*senders)
 

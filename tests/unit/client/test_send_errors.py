@@ -194,18 +194,18 @@ async def test_a_producer_has_a_timeout_for_all_its_sends_and_a_call_may_have_an
     ):
         await producer.publish_queues("T")
         cluster.broker.answers[SEND] = cluster.broker.answers[RequestCode.SEND_BATCH_MESSAGE] = lambda command: None
-        for more, expected_ms in (({}, 30), ({"timeout_ms": 60}, 60)):
+        for more, least_ms, most_ms in (({}, 0, 30), ({"timeout_ms": 300}, 30, 300)):
             with pytest.raises(CallTimeout) as late:
                 await WAYS[way](producer, more)
-            assert expected_ms - 20 < late.value.timeout_ms <= expected_ms
+            assert least_ms < late.value.timeout_ms <= most_ms, "the time left for the last call"
 
 
 async def test_so_have_requests() -> None:
-    options = ProducerOptions(send_timeout_ms=30)
+    options = ProducerOptions(send_timeout_ms=500)  # time enough to send on a busy machine
     async with fake_cluster(T=1) as cluster, RequestProducer("g", cluster.namesrv, options=options) as producer:
         cluster.broker.answers[RequestCode.HEART_BEAT] = lambda command: command.reply()
         for ask in (producer.request, producer.request_async):
-            with pytest.raises(CallTimeout, match="the consumer of T did not answer within 30 ms"):
+            with pytest.raises(CallTimeout, match="the consumer of T did not answer within 500 ms"):
                 await ask(Message("T", b"x"))
 
 
