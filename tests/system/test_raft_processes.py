@@ -7,6 +7,8 @@ import itertools
 import os
 import signal
 import sys
+import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -40,6 +42,7 @@ class Processes:
         self.acked: dict[str, int] = {}
         self.refused: set[str] = set()
         self.terms: dict[int, str] = {}  # who led in each
+        self.last: dict[str, deque[str]] = {name: deque(maxlen=6) for name in NAMES}  # what each said last
         self._numbers = itertools.count()
 
     async def start(self, name: str) -> None:
@@ -54,6 +57,7 @@ class Processes:
     async def _read(self, name: str, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
         async for line in process.stdout:
+            self.last[name].append(line.decode()[:60].strip())
             match line.decode().split():
                 case ["ack", index, body]:
                     self.acked[body] = int(index)
@@ -79,15 +83,22 @@ class Processes:
     async def acked_more(self, count: int) -> None:
         """Propose until so many more proposals are acknowledged."""
         goal = len(self.acked) + count
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while len(self.acked) < goal:
-                self.propose(10)
-                await asyncio.sleep(0.02)
+        await self.until(lambda: len(self.acked) >= goal, lambda: self.propose(10))
 
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while not condition():  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+    async def until(self, condition: Callable[[], bool], meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Return once the condition holds; AssertionError with the state of the group if it does not in time."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not condition():
+            for reader in self.readers:
+                if reader.done():
+                    reader.result()
+            living = [name for name, process in self.processes.items() if process.returncode is None]
+            assert time.monotonic() < deadline, (
+                f"living {living}, leader {self.leader}, leaders by term {self.terms}, committed {self.commits}, "
+                f"{len(self.acked)} acknowledged, {len(self.refused)} refused, last lines {self.last}"
+            )
+            meanwhile()
+            await asyncio.sleep(0.02)
 
     async def kill(self, name: str) -> None:
         self.processes[name].kill()
@@ -144,6 +155,7 @@ async def test_what_is_acknowledged_outlives_killed_and_stopped_members(tmp_path
                 group.propose(20, victim)
                 if group.leader == victim:
                     group.leader = None
+                    await group.until(lambda: group.leader is not None)  # what it had said before is no sign of it
                 await group.acked_more(30)
                 process.send_signal(signal.SIGCONT)
             else:
