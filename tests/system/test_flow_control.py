@@ -116,15 +116,15 @@ def _fields(config: StoreConfig) -> dict[str, Any]:
     return {name: getattr(config, name) for name in config.__dataclass_fields__}
 
 
-CONNECTIONS = 24
-EACH = 1_500
+CONNECTIONS = 60
+EACH = 600
 MOST_GROWTH_KB = 200 * 1024
 
 
 async def test_a_flood_is_answered_to_the_last_request_and_leaves_a_healthy_broker(tmp_path: Path) -> None:
     """Everything is offered at once, many times what the broker can do in the time a request may wait."""
     conf = tmp_path / "broker.conf"
-    conf.write_text(BROKER_CONF + "waitTimeMillsInSendQueue=50\n")
+    conf.write_text(BROKER_CONF + "waitTimeMillsInSendQueue=20\n")
     ports = ("--namesrv-port", "0", "--broker-port", "0", "--console-port", "0")
     with Daemon("up", "--data", str(tmp_path / "data"), "-c", str(conf), *ports) as daemon:
         address, namesrv = daemon.address("broker"), daemon.address("name server")
