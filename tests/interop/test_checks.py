@@ -128,7 +128,8 @@ def test_a_child_ends_with_the_process_that_started_it_however_that_ends(tmp_pat
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     with Child("parent", [sys.executable, "-c", PARENT, str(tmp_path / "child.log")], tmp_path / "log", env) as parent:
         child = int(parent.wait_line("", 60))
-        assert is_running(child)
+        # Until it has become what it was started for, it has not yet asked to end with its parent.
+        wait_settled(lambda: Path(f"/proc/{child}/comm").read_text() == "sleep\n", f"{child} does not sleep")
         os.kill(parent.pid, signal.SIGKILL)
         wait_settled(lambda: not is_running(child), f"{child} runs")
 
