@@ -348,7 +348,7 @@ _ADMIN: Final = dict.fromkeys(
         RequestCode.GET_BROKER_LIVE_INFO_REQUEST,
         RequestCode.GET_SYNC_STATE_DATA_REQUEST,
         RequestCode.RAFT_BROKER_HEART_BEAT_EVENT_REQUEST,
-        # what brokers ask of clients; nobody asks it of a broker
+        # what brokers ask of clients; a broker is never asked
         RequestCode.CHECK_TRANSACTION_STATE,
         RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
         RequestCode.RESET_CONSUMER_CLIENT_OFFSET,

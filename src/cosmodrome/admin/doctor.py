@@ -82,7 +82,7 @@ class Diagnosis:
 
     @property
     def is_well(self) -> bool:
-        """Whether nothing is wrong; notes do not count."""
+        """Return whether nothing is wrong; notes do not count."""
         return all(one.severity is Severity.NOTE for one in self.findings)
 
 
